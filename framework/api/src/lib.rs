@@ -1,1 +1,12 @@
-//! framework/api
+//! The API of kruntimes.io/v1alpha1: types, rules, CRDs, and the predicates that more than one component needs.
+//!
+//! Pure: no client, no clock, no I/O. What the wire looks like is fixed by the specification
+//! (Run workspace reference and affinity) and by what the neighbours do today (the reference); every rule says which.
+
+pub mod constants;
+mod open_enum;
+pub mod persistent_workspace;
+pub mod run;
+
+pub use persistent_workspace::PersistentWorkspace;
+pub use run::Run;
