@@ -3,10 +3,16 @@
 //! Pure: no client, no clock, no I/O. What the wire looks like is fixed by the specification
 //! (Run workspace reference and affinity) and by what the neighbours do today (the reference); every rule says which.
 
+pub mod conditions;
 pub mod constants;
+pub mod decode;
+pub mod duration;
 mod open_enum;
 pub mod persistent_workspace;
+pub mod quantity;
 pub mod run;
+pub mod runtime_ready;
+pub mod selector;
 
 pub use persistent_workspace::PersistentWorkspace;
 pub use run::Run;

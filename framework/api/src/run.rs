@@ -9,10 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod affinity;
+mod compile;
 mod phase;
 mod status;
 
 pub use affinity::{RunAffinity, RunAffinityRules, RunAffinityTerm, WeightedRunAffinityTerm};
+pub use compile::{InvalidRequest, InvalidTerm};
 pub use phase::RunPhase;
 pub use status::{
     ArtifactFilesystemLocation, ArtifactLocation, ArtifactRef, ArtifactS3Location, ArtifactStore,
@@ -178,6 +180,8 @@ pub struct RetryPolicy {
 impl Run {
     /// The phase; a Run without status, or with an empty phase, is Pending (reference §0.2).
     pub fn phase(&self) -> &RunPhase {
-        self.status.as_ref().map_or(&RunPhase::Pending, |status| &status.phase)
+        self.status
+            .as_ref()
+            .map_or(&RunPhase::Pending, |status| &status.phase)
     }
 }
