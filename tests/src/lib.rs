@@ -1,1 +1,10 @@
-//! tests
+//! The harness of Berth's suites: a real control plane, a proxy with faults, the real binary as a child process.
+
+pub mod audit;
+pub mod berth;
+pub mod controlplane;
+pub mod crds;
+pub mod pki;
+pub mod poll;
+pub mod process;
+pub mod proxy;

@@ -1,0 +1,1 @@
+//! The suite without a cluster: the core against the exhaustive oracle, in seeded worlds.
