@@ -1,0 +1,69 @@
+# Everything one does with this repository; `make help` lists it. Two commands matter: `make demo` and `make test`.
+BERTH_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/berth
+CARGO_TARGET_DIR ?= $(BERTH_CACHE)/target
+export BERTH_CACHE CARGO_TARGET_DIR
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
+
+BERTH := $(CARGO_TARGET_DIR)/debug/berth
+# Always the whole workspace, so that every target shares one set of features and therefore one build.
+BUILD := cargo build --locked --workspace --bin berth
+TEST := cargo test --locked --workspace
+
+.DEFAULT_GOAL := help
+.PHONY: help demo run check fmt lint test sim apiserver bench crds docs controlplane prerequisites rust
+
+help: ## Lists the targets
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: rust ## Places an example job with reasons, then a burst of 10,000 Runs; needs no cluster
+	$(BUILD)
+	$(BERTH) simulate -f examples/data-sharing --explain ci/ci-build-test
+	examples/burst/generate.sh 10000 > $(CARGO_TARGET_DIR)/burst.json
+	$(BERTH) simulate -f $(CARGO_TARGET_DIR)/burst.json > $(CARGO_TARGET_DIR)/burst.out
+	@echo "Burst of 10,000 Runs (all of it: $(CARGO_TARGET_DIR)/burst.out):" && tail -n 12 $(CARGO_TARGET_DIR)/burst.out
+
+run: rust ## Runs `berth serve` against the cluster of your kubeconfig; ARGS adds flags
+	$(BUILD)
+	$(BERTH) serve $(ARGS)
+
+check: ## Compiles everything without building it
+	cargo check --locked --workspace --all-targets
+
+fmt: ## Formats the code
+	cargo fmt --all
+
+lint: ## Formatting, clippy and rustdoc, warnings denied
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
+
+test: prerequisites controlplane lint ## Everything that must hold: lints, every suite, the real control plane
+	$(BUILD)
+	$(TEST)
+
+sim: rust ## The suite without a cluster; SEEDS=N sets the number of random histories
+	$(TEST) --package berth-tests --test sim
+
+apiserver: controlplane ## The suite on a real kube-apiserver; ARGS="name" picks tests
+	$(BUILD)
+	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
+
+bench: rust ## Criterion benchmarks, one world at a time
+	cargo bench --locked --package berth-benches
+
+crds: rust ## Writes deploy/crds from the Rust types
+	$(BUILD)
+	mkdir -p deploy/crds
+	$(BERTH) crds --output deploy/crds
+
+docs: ## The documentation of the crates
+	cargo doc --locked --workspace --no-deps
+
+controlplane: ## Builds etcd and Kubernetes once into the cache (about 17 minutes), then reuses them
+	tests/controlplane/build.sh
+
+prerequisites: ## Looks for the tools that `make test` needs; as root it installs what Debian has
+	tests/prerequisites.sh
+
+rust:
+	@tests/prerequisites.sh rust
