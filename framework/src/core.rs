@@ -1,0 +1,994 @@
+//! The scheduler core: inputs in, effects out. One owner, no await, no lock, no clock, no I/O.
+//!
+//! ```text
+//!  input ─► cache ─► events ─► offers and kicks ─► active queue ─► cycle ─► effects
+//!           (O(change))         (who can be helped)                 │
+//!                     waiting ◄──────────────── rejected ───────────┘
+//!                     back-off ◄─── error, conflict, retry hold
+//! ```
+//! [`Core::handle`] takes one input, [`Core::step`] makes at most one attempt. The same core runs in
+//! `berth serve`, in `berth simulate` and in the seeded worlds of the tests.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use priority_queue::PriorityQueue;
+use rustc_hash::FxHashMap;
+
+use crate::cache::{Cache, CacheEvent, Counts, Place, Reservation, RunId, WorkCounters};
+use crate::cycle::{Choice, Cycle, Diagnosis, Outcome, Ranked, Wait, charge_exactly, prepare};
+use crate::diagnosis::{self, Stuck};
+use crate::model::{Delta, Now, ObjectKey, Phase, PodObject, RunObject, Shown, WorkspaceObject};
+use crate::plugin::{BindNote, Rejection, WakeCause};
+use crate::profile::Profile;
+use crate::table::evaluate;
+use crate::views::RunView;
+use crate::waiting::{Age, OpenId, Waiting, What, age};
+
+/// First back-off after an error or conflict, milliseconds.
+pub const BACKOFF_INITIAL_MS: u64 = 1_000;
+/// Longest back-off after errors or conflicts, milliseconds.
+pub const BACKOFF_MAX_MS: u64 = 10_000;
+/// A Run waits this long before its first waiting message, milliseconds.
+pub const FIRST_MESSAGE_AFTER_MS: u64 = 1_000;
+/// Every class is tried once in this time whatever happened; whoever is placed by it shows a lost wake-up.
+pub const FLUSH_EVERY_MS: u64 = 300_000;
+/// At most once in this time per namespace is it searched for Runs that wait for each other, milliseconds.
+pub const STUCK_EVERY_MS: u64 = 1_000;
+/// How many remarks of Bind plugins are kept.
+const REMARKS_MAX: usize = 8;
+
+/// Identifies a write the core asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WriteId(pub u64);
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A Run was seen or is gone.
+    Run(Delta<RunObject>),
+    /// A Runtime Pod was seen or is gone (or lost its label).
+    Pod(Delta<PodObject>),
+    /// A PersistentWorkspace was seen or is gone.
+    Workspace(Delta<WorkspaceObject>),
+    /// How a write ended. A lost answer is neither success nor failure: read first, then tell.
+    Answer(WriteId, WriteOutcome),
+    /// Another profile is in force from now on.
+    Profile(Arc<Profile>),
+    /// Nothing but time passed.
+    Timer,
+}
+
+/// How a write ended, for certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// It is stored; the object's new `resourceVersion`.
+    Applied(Arc<str>),
+    /// The object had changed: nothing was stored.
+    Conflict,
+    /// The object is gone.
+    Gone,
+    /// Refused or failed without effect.
+    Failed,
+}
+
+/// Something to do for the process around the core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Write the placement: phase, assignedPod, assignedPodUID, condition, message cleared, in one status write.
+    Bind(BindIntent),
+    /// Show why a Run waits.
+    SetWaiting {
+        /// Answer with this id.
+        write: WriteId,
+        /// The Run.
+        run: RunRef,
+        /// Condition reason and message.
+        shown: Shown,
+    },
+    /// End a Run that can't or must not be placed.
+    Terminate {
+        /// Answer with this id.
+        write: WriteId,
+        /// The Run.
+        run: RunRef,
+        /// `Cancelled` or `Failed`.
+        phase: &'static str,
+        /// Condition reason.
+        reason: &'static str,
+        /// Condition message and `status.message`.
+        message: Arc<str>,
+    },
+}
+
+/// The object a write is about, fenced by what the core saw of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRef {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// UID.
+    pub uid: Arc<str>,
+    /// `resourceVersion` the decision was made on.
+    pub resource_version: Arc<str>,
+}
+
+/// A placement, as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindIntent {
+    /// Answer with this id.
+    pub write: WriteId,
+    /// The Run.
+    pub run: RunRef,
+    /// Name of the Pod.
+    pub pod: Arc<str>,
+    /// UID of the Pod.
+    pub pod_uid: Arc<str>,
+    /// What Bind plugins remarked.
+    pub note: BindNote,
+}
+
+/// One attempt, for the log, metrics, `simulate` and the oracle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The Run.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// What became of it.
+    pub result: AttemptResult,
+    /// Why it was tried again, if it had been waiting.
+    pub cause: Option<WakeCause>,
+    /// How many attempts it has had, this one included.
+    pub attempts: u32,
+    /// When it was first queued, monotonic milliseconds.
+    pub queued_ms: u64,
+}
+
+/// The result of an [`Attempt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// Assumed on a Pod; the chosen Pod is `ranked[0]`.
+    Placed {
+        /// UID of the chosen Pod.
+        pod_uid: Arc<str>,
+        /// The chosen Pod and up to two runners-up (if [`Core::keep_ranked`] asked for them).
+        ranked: Vec<Ranked>,
+    },
+    /// No Pod fits.
+    Waits {
+        /// Why not.
+        diagnosis: Diagnosis,
+    },
+    /// A Reserve plugin said no to the chosen Pod; backs off.
+    Refused {
+        /// The plugin and its reason.
+        by: (&'static str, Rejection),
+    },
+    /// Ends Cancelled or Failed.
+    Terminates {
+        /// `Cancelled` or `Failed`.
+        phase: &'static str,
+        /// Condition reason.
+        reason: &'static str,
+    },
+    /// A retried Run whose back-off is not over, back in the queue when it is.
+    Held,
+}
+
+/// Where a Run stands in the queue, for `explain`, `/debug/queue` and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// To be tried next.
+    Active,
+    /// Waits for a point in time.
+    Backoff,
+    /// Waits for an event.
+    Waiting,
+    /// Placed; the write or its confirmation is under way.
+    Assumed,
+    /// Being ended.
+    Terminating,
+    /// Not ours to place.
+    Idle,
+}
+
+#[derive(Debug)]
+struct Record {
+    standing: Standing,
+    /// Grows whenever the record starts anew, so that old timers miss.
+    stamp: u64,
+    attempts: u32,
+    errors: u32,
+    queued_ms: u64,
+    waiting_since_ms: Option<u64>,
+    cause: Option<WakeCause>,
+    flush: bool,
+    open: Option<OpenId>,
+    diagnosis: Option<Diagnosis>,
+    desired: Option<Shown>,
+    shown: Option<Shown>,
+    message_written: bool,
+    message_in_flight: bool,
+    message_timer: bool,
+    bound_version: Option<Arc<str>>,
+}
+
+impl Record {
+    fn new(stamp: u64, now: Now) -> Self {
+        Self {
+            standing: Standing::Idle,
+            stamp,
+            attempts: 0,
+            errors: 0,
+            queued_ms: now.mono_ms,
+            waiting_since_ms: None,
+            cause: None,
+            flush: false,
+            open: None,
+            diagnosis: None,
+            desired: None,
+            shown: None,
+            message_written: false,
+            message_in_flight: false,
+            message_timer: false,
+            bound_version: None,
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Kind {
+    Bind(Reservation),
+    Waiting(Shown),
+    Terminate,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    run: RunId,
+    uid: Arc<str>,
+    kind: Kind,
+}
+
+/// Counters, only ever growing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Attempts that placed a Run.
+    pub scheduled: u64,
+    /// Attempts that found no Pod.
+    pub unschedulable: u64,
+    /// Attempts refused at Reserve, binds that failed.
+    pub errors: u64,
+    /// Binds that met a conflict.
+    pub bind_conflicts: u64,
+    /// Refusals at Reserve.
+    pub reserve_conflicts: u64,
+    /// Waiting Runs tried again, by cause (index of [`WakeCause::ALL`]).
+    pub wakeups: [u64; WakeCause::ALL.len()],
+    /// Pods rejected by (plugin, reason code), as charged in diagnoses.
+    pub rejections: FxHashMap<(&'static str, &'static str), u64>,
+    /// Runs that only the alarm flush placed: lost wake-ups. Must stay 0.
+    pub placed_after_flush: u64,
+    /// Pods that went stale by timer.
+    pub went_stale: u64,
+    /// Waiting messages asked for.
+    pub messages: u64,
+}
+
+/// Gauges of the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLengths {
+    /// To be tried.
+    pub active: usize,
+    /// Waiting for a point in time.
+    pub backoff: usize,
+    /// Waiting for an event.
+    pub waiting: usize,
+}
+
+/// Told at stage boundaries; the process reads its clock here, the core never does.
+pub trait Observer: Send {
+    /// A stage of an attempt begins or ends.
+    fn stage(&mut self, _stage: Stage) {}
+}
+
+/// Boundaries of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// An attempt begins.
+    AttemptStart,
+    /// A Pod was chosen, or none fits.
+    Decided,
+    /// The attempt is over.
+    AttemptEnd,
+}
+
+struct NoObserver;
+impl Observer for NoObserver {}
+
+/// See the module documentation.
+pub struct Core {
+    cache: Cache,
+    cycle: Cycle,
+    profile: Arc<Profile>,
+    waiting: Waiting,
+    active: PriorityQueue<RunId, Reverse<Age>>,
+    backoff: FxHashMap<RunId, u64>,
+    backoff_timers: BinaryHeap<Reverse<(u64, RunId, u64)>>,
+    message_timers: BinaryHeap<Reverse<(u64, RunId, u64)>>,
+    records: FxHashMap<RunId, Record>,
+    writes: FxHashMap<WriteId, InFlight>,
+    next_write: u64,
+    next_stamp: u64,
+    next_flush_ms: Option<u64>,
+    stuck: FxHashMap<Arc<str>, (u64, Stuck)>,
+    effects: Vec<Effect>,
+    placing: bool,
+    keep: usize,
+    stats: Stats,
+    observer: Box<dyn Observer>,
+}
+
+impl Core {
+    /// A core with an empty cache; places nothing before [`Core::start_placing`].
+    pub fn new(profile: Arc<Profile>) -> Self {
+        Self {
+            cache: Cache::default(),
+            cycle: Cycle::default(),
+            profile,
+            waiting: Waiting::default(),
+            active: PriorityQueue::new(),
+            backoff: FxHashMap::default(),
+            backoff_timers: BinaryHeap::new(),
+            message_timers: BinaryHeap::new(),
+            records: FxHashMap::default(),
+            writes: FxHashMap::default(),
+            next_write: 0,
+            next_stamp: 0,
+            next_flush_ms: None,
+            stuck: FxHashMap::default(),
+            effects: Vec::new(),
+            placing: false,
+            keep: 1,
+            stats: Stats::default(),
+            observer: Box::new(NoObserver),
+        }
+    }
+
+    /// Every cache is synced: attempts may begin.
+    pub fn start_placing(&mut self) {
+        self.placing = true;
+    }
+
+    /// Attempts stop (lost leadership, shutdown); inputs still count.
+    pub fn stop_placing(&mut self) {
+        self.placing = false;
+    }
+
+    /// How many ranked Pods an [`Attempt`] tells (1 = only the chosen one, without scores by plugin).
+    pub fn keep_ranked(&mut self, keep: usize) {
+        self.keep = keep.max(1);
+    }
+
+    /// Who is told of stage boundaries.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observer = observer;
+    }
+
+    /// Takes what is to be done since the last call.
+    pub fn drain_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    // ---- inputs ----------------------------------------------------------------------------------
+
+    /// Takes one input. Costs what changed, not what is there.
+    pub fn handle(&mut self, input: Input, now: Now) {
+        match input {
+            Input::Run(Delta::Applied(run)) => self.apply_run(run, now),
+            Input::Run(Delta::Deleted { key, uid }) => self.delete_run(&key, &uid),
+            Input::Pod(Delta::Applied(pod)) => self.cache.apply_pod(pod, now),
+            Input::Pod(Delta::Deleted { key, uid }) => self.cache.delete_pod(&key, &uid),
+            Input::Workspace(Delta::Applied(workspace)) => self.cache.apply_workspace(workspace),
+            Input::Workspace(Delta::Deleted { key, uid }) => self.cache.delete_workspace(&key, &uid),
+            Input::Answer(write, outcome) => self.answer(write, outcome, now),
+            Input::Profile(profile) => self.change_profile(profile, now),
+            Input::Timer => {}
+        }
+        self.digest();
+    }
+
+    fn apply_run(&mut self, run: Arc<RunObject>, now: Now) {
+        let known = self.cache.run_id(&run.key);
+        let before = known.and_then(|id| self.cache.run(id)).map(|entry| (entry.object.clone(), entry.place));
+        if let (Some(id), Some((old, _))) = (known, &before) {
+            if old.uid != run.uid {
+                self.forget(id);
+            } else if old.labels != run.labels
+                || old.runtime != run.runtime
+                || old.requests != run.requests
+                || old.affinity != run.affinity
+                || old.workspace != run.workspace
+            {
+                // Its class is about to change: take it out while the cache still knows it as it was.
+                if let Some(entry) = self.cache.run(id) {
+                    self.waiting.remove(id, entry);
+                }
+            }
+        }
+        let (id, _) = self.cache.apply_run(run.clone());
+        let stamp = self.next_stamp;
+        let record = self.records.entry(id).or_insert_with(|| Record::new(stamp, now));
+        if record.stamp == stamp {
+            self.next_stamp += 1;
+        }
+        record.shown.clone_from(&run.shown);
+        self.restand(id, before.as_ref().filter(|(old, _)| old.uid == run.uid).map(|(old, _)| &**old), now);
+    }
+
+    /// Puts a Run where it belongs after its object changed.
+    fn restand(&mut self, id: RunId, old: Option<&RunObject>, now: Now) {
+        let Some(entry) = self.cache.run(id) else { return };
+        let object = entry.object.clone();
+        let place = entry.place;
+        let Some(record) = self.records.get(&id) else { return };
+        let standing = record.standing;
+        if object.phase != Phase::Pending || object.deleting {
+            self.leave_queue(id);
+            if matches!(place, Place::Nowhere) || object.phase != Phase::Pending {
+                self.stand(id, Standing::Idle);
+            }
+            return;
+        }
+        match standing {
+            Standing::Assumed => {
+                // Somebody made it Pending again after our bind: what was assumed is free.
+                let undone = record.bound_version.as_ref().is_some_and(|bound| newer(&object.resource_version, bound));
+                if undone {
+                    self.cache.release(Reservation { run: id });
+                    self.stand(id, Standing::Idle);
+                    self.enqueue(id, None, now);
+                }
+            }
+            Standing::Terminating => {}
+            Standing::Idle => self.enqueue(id, None, now),
+            Standing::Waiting => {
+                let urgent = object.cancel_requested || object.invalid.is_some();
+                let changed = old.is_some_and(|old| {
+                    old.labels != object.labels
+                        || old.affinity != object.affinity
+                        || old.requests != object.requests
+                        || old.workspace != object.workspace
+                        || old.runtime != object.runtime
+                });
+                if urgent || changed {
+                    self.leave_queue(id);
+                    self.enqueue(id, Some(WakeCause::OwnLabelsChanged), now);
+                }
+            }
+            Standing::Active | Standing::Backoff => {
+                if standing == Standing::Backoff && object.cancel_requested {
+                    self.leave_queue(id);
+                    self.enqueue(id, None, now);
+                }
+            }
+        }
+    }
+
+    fn delete_run(&mut self, key: &ObjectKey, uid: &str) {
+        let Some(id) = self.cache.run_id(key).filter(|id| self.cache.run(*id).is_some_and(|entry| &*entry.object.uid == uid)) else { return };
+        self.forget(id);
+        self.cache.delete_run(key, uid);
+    }
+
+    fn forget(&mut self, id: RunId) {
+        self.leave_queue(id);
+        self.records.remove(&id);
+    }
+
+    /// Takes a Run out of every queue it is in.
+    fn leave_queue(&mut self, id: RunId) {
+        self.active.remove(&id);
+        self.backoff.remove(&id);
+        if let Some(entry) = self.cache.run(id) {
+            self.waiting.remove(id, entry);
+        }
+        if let Some(open) = self.records.get_mut(&id).and_then(|record| record.open.take()) {
+            self.waiting.attempted(open, id);
+        }
+    }
+
+    fn stand(&mut self, id: RunId, standing: Standing) {
+        if let Some(record) = self.records.get_mut(&id) {
+            record.standing = standing;
+            if !matches!(standing, Standing::Waiting | Standing::Active | Standing::Backoff) {
+                record.waiting_since_ms = None;
+                record.desired = None;
+                record.diagnosis = None;
+            }
+            if standing == Standing::Idle {
+                record.attempts = 0;
+                record.errors = 0;
+                record.bound_version = None;
+                record.message_written = false;
+            }
+        }
+    }
+
+    fn enqueue(&mut self, id: RunId, cause: Option<WakeCause>, now: Now) {
+        let Some(entry) = self.cache.run(id) else { return };
+        let order = Reverse(age(entry));
+        if let Some(record) = self.records.get_mut(&id) {
+            if record.standing == Standing::Idle {
+                record.queued_ms = now.mono_ms;
+            }
+            record.standing = Standing::Active;
+            record.cause = cause;
+            record.flush = false;
+            self.active.push(id, order);
+            if let Some(cause) = cause {
+                self.stats.wakeups[cause as usize] += 1;
+            }
+        }
+    }
+
+    fn back_off(&mut self, id: RunId, until_ms: u64) {
+        self.leave_queue(id);
+        if let Some(record) = self.records.get_mut(&id) {
+            record.standing = Standing::Backoff;
+            self.backoff.insert(id, until_ms);
+            self.backoff_timers.push(Reverse((until_ms, id, record.stamp)));
+        }
+    }
+
+    fn back_off_after_error(&mut self, id: RunId, now: Now) {
+        self.stats.errors += 1;
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let wait = BACKOFF_INITIAL_MS.saturating_mul(1 << record.errors.min(16)).min(BACKOFF_MAX_MS);
+        record.errors = record.errors.saturating_add(1);
+        self.back_off(id, now.mono_ms.saturating_add(wait));
+    }
+
+    fn answer(&mut self, write: WriteId, outcome: WriteOutcome, now: Now) {
+        let Some(InFlight { run, uid, kind }) = self.writes.remove(&write) else { return };
+        let same = self.cache.run(run).is_some_and(|entry| entry.object.uid == uid);
+        if !same {
+            // The Run is gone (or its slot is another's): what it held went with it.
+            return;
+        }
+        match (kind, outcome) {
+            (Kind::Bind(reservation), WriteOutcome::Applied(version)) => {
+                self.cache.confirm(reservation);
+                if let Some(record) = self.records.get_mut(&run) {
+                    record.errors = 0;
+                    record.bound_version = Some(version.clone());
+                }
+                let undone = self.cache.run(run).is_some_and(|e| e.object.phase == Phase::Pending && newer(&e.object.resource_version, &version));
+                if undone {
+                    self.cache.release(Reservation { run });
+                    self.stand(run, Standing::Idle);
+                    self.enqueue(run, None, now);
+                }
+            }
+            (Kind::Bind(reservation), failed) => {
+                let still = self.records.get(&run).is_some_and(|r| r.standing == Standing::Assumed);
+                self.cache.release(reservation);
+                if failed == WriteOutcome::Conflict {
+                    self.stats.bind_conflicts += 1;
+                }
+                if still {
+                    self.back_off_after_error(run, now);
+                }
+            }
+            (Kind::Waiting(shown), outcome) => {
+                let Some(record) = self.records.get_mut(&run) else { return };
+                record.message_in_flight = false;
+                if let WriteOutcome::Applied(_) = outcome {
+                    record.message_written = true;
+                    record.shown = Some(shown);
+                }
+                self.arm_message(run, now, true);
+            }
+            (Kind::Terminate, WriteOutcome::Applied(_)) => {}
+            (Kind::Terminate, _) => {
+                if self.records.get(&run).is_some_and(|r| r.standing == Standing::Terminating) {
+                    self.back_off_after_error(run, now);
+                }
+            }
+        }
+    }
+
+    fn change_profile(&mut self, profile: Arc<Profile>, now: Now) {
+        self.profile = profile;
+        self.cycle.clear();
+        let runs: Vec<RunId> = self.waiting.runs().collect();
+        for run in runs {
+            self.leave_queue(run);
+            self.enqueue(run, Some(WakeCause::ProfileChanged), now);
+        }
+    }
+
+    /// Turns what the cache noticed into offers and kicks.
+    fn digest(&mut self) {
+        while self.cache.has_events() {
+            for event in self.cache.take_events() {
+                match event {
+                    CacheEvent::Offer { pod, cause, force, anti_ended } => self.waiting.open(What::Pod { pod, cause, force, anti_ended, term: None }),
+                    CacheEvent::TargetAppeared { term, pod } => {
+                        if self.waiting.wants_term(term) {
+                            self.waiting.open(What::Pod { pod, cause: WakeCause::TargetAppeared, force: true, anti_ended: Vec::new(), term: Some(term) });
+                        }
+                    }
+                    CacheEvent::TargetsEnded { term, domain, cause } => self.waiting.kick_seeders(term, domain, cause),
+                    CacheEvent::Workspace(key) => self.waiting.kick_workspace(&key),
+                    CacheEvent::AntiTerm(term) => self.waiting.reclassify(&self.cache, term),
+                }
+            }
+        }
+    }
+
+    // ---- stepping --------------------------------------------------------------------------------
+
+    /// Fires due timers, then makes at most one attempt. `None` if there is nothing to try now.
+    pub fn step(&mut self, now: Now) -> Option<Attempt> {
+        self.fire_timers(now);
+        if !self.placing {
+            return None;
+        }
+        while let Some(nominee) = self.waiting.next_nominee(&self.cache, &mut self.cycle, &self.profile) {
+            self.enqueue(nominee.run, (!nominee.flush).then_some(nominee.cause), now);
+            if let Some(record) = self.records.get_mut(&nominee.run) {
+                record.open = Some(nominee.open);
+                record.flush = nominee.flush;
+            }
+        }
+        let (id, _) = self.active.pop()?;
+        let attempt = self.attempt(id, now);
+        if let Some(open) = self.records.get_mut(&id).and_then(|record| record.open.take()) {
+            self.waiting.attempted(open, id);
+        }
+        self.digest();
+        attempt
+    }
+
+    /// Fires every due timer without trying anything.
+    pub fn fire_timers(&mut self, now: Now) {
+        self.stats.went_stale += self.cache.expire_heartbeats(now) as u64;
+        while let Some(&Reverse((at, id, stamp))) = self.backoff_timers.peek() {
+            if at > now.mono_ms {
+                break;
+            }
+            self.backoff_timers.pop();
+            let due = self.records.get(&id).is_some_and(|r| r.stamp == stamp) && self.backoff.get(&id).is_some_and(|until| *until <= now.mono_ms);
+            if due {
+                self.backoff.remove(&id);
+                self.enqueue(id, Some(WakeCause::RetryDue), now);
+            }
+        }
+        while let Some(&Reverse((at, id, stamp))) = self.message_timers.peek() {
+            if at > now.mono_ms {
+                break;
+            }
+            self.message_timers.pop();
+            if let Some(record) = self.records.get_mut(&id).filter(|r| r.stamp == stamp) {
+                record.message_timer = false;
+                self.write_message(id, now);
+            }
+        }
+        let flush = *self.next_flush_ms.get_or_insert(now.mono_ms.saturating_add(FLUSH_EVERY_MS));
+        if flush <= now.mono_ms {
+            self.next_flush_ms = Some(now.mono_ms.saturating_add(FLUSH_EVERY_MS));
+            self.waiting.kick_all();
+        }
+    }
+
+    /// When [`Core::step`] should be called at the latest, monotonic milliseconds; `Some(0)` means at once.
+    pub fn next_wake_ms(&self) -> Option<u64> {
+        if self.placing && (!self.active.is_empty() || self.waiting.has_open()) {
+            return Some(0);
+        }
+        let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
+        let message = self.message_timers.peek().map(|Reverse((at, ..))| *at);
+        [self.cache.next_stale_ms(), backoff, message, self.next_flush_ms].into_iter().flatten().min()
+    }
+
+    /// As [`Core::next_wake_ms`], without the alarm flush: `None` = nothing will happen by itself.
+    pub fn next_event_ms(&self) -> Option<u64> {
+        if self.placing && (!self.active.is_empty() || self.waiting.has_open()) {
+            return Some(0);
+        }
+        let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
+        let message = self.message_timers.peek().map(|Reverse((at, ..))| *at);
+        [backoff, message].into_iter().flatten().min()
+    }
+
+    fn attempt(&mut self, id: RunId, now: Now) -> Option<Attempt> {
+        let entry = self.cache.run(id)?;
+        let object = entry.object.clone();
+        let record = self.records.get_mut(&id)?;
+        record.attempts = record.attempts.saturating_add(1);
+        let (cause, flush, attempts, queued_ms) = (record.cause.take(), record.flush, record.attempts, record.queued_ms);
+        let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms });
+        if object.cancel_requested {
+            self.terminate(id, &object, "Cancelled", "Cancelled", "cancelled by user".into());
+            return done(AttemptResult::Terminates { phase: "Cancelled", reason: "Cancelled" });
+        }
+        if let Some(invalid) = &object.invalid {
+            let reason = invalid.reason.as_str();
+            self.terminate(id, &object, "Failed", reason, invalid.message.as_str().into());
+            return done(AttemptResult::Terminates { phase: "Failed", reason });
+        }
+        if let Some(not_before) = object.retry_not_before_wall_ms.filter(|t| *t > now.wall_ms) {
+            let wait = u64::try_from(not_before - now.wall_ms).unwrap_or(0);
+            self.back_off(id, now.mono_ms.saturating_add(wait));
+            return done(AttemptResult::Held);
+        }
+        self.observer.stage(Stage::AttemptStart);
+        let outcome = self.cycle.attempt(&self.cache, &self.profile, entry, self.keep);
+        self.observer.stage(Stage::Decided);
+        let result = match outcome {
+            Outcome::Fits(choice) => self.place(id, &object, choice, flush, now),
+            Outcome::Waits(wait) => self.wait(id, wait, now),
+        };
+        self.observer.stage(Stage::AttemptEnd);
+        done(result)
+    }
+
+    fn place(&mut self, id: RunId, object: &RunObject, choice: Choice, flush: bool, now: Now) -> AttemptResult {
+        let refused = self.reserve(id, &choice);
+        if let Some(by) = refused {
+            self.stats.reserve_conflicts += 1;
+            self.back_off_after_error(id, now);
+            return AttemptResult::Refused { by };
+        }
+        let Some((pod, pod_uid)) = self.cache.pod_view(choice.pod).map(|view| (view.name().clone(), view.uid().clone())) else {
+            self.back_off_after_error(id, now);
+            return AttemptResult::Held;
+        };
+        let note = self.note(id, &choice);
+        let reservation = self.cache.assume(id, choice.pod);
+        let write = self.write(id, &object.uid, Kind::Bind(reservation));
+        self.effects.push(Effect::Bind(BindIntent { write, run: reference(object), pod, pod_uid: pod_uid.clone(), note }));
+        self.stand(id, Standing::Assumed);
+        self.stats.scheduled += 1;
+        self.stats.placed_after_flush += u64::from(flush);
+        AttemptResult::Placed { pod_uid, ranked: choice.ranked }
+    }
+
+    fn reserve(&self, id: RunId, choice: &Choice) -> Option<(&'static str, Rejection)> {
+        if !self.profile.plugins.iter().any(|slot| slot.plugin.as_reserve().is_some()) {
+            return None;
+        }
+        let entry = self.cache.run(id)?;
+        let view = self.cache.pod_view(choice.pod)?;
+        let prepares = prepare(&self.cache, &self.profile, entry);
+        self.profile.plugins.iter().enumerate().find_map(|(index, slot)| {
+            let verdict = slot.plugin.as_reserve()?.reserve(prepares.state(index, true), RunView { cache: &self.cache, entry }, view);
+            verdict.err().map(|rejection| (slot.plugin.name(), rejection))
+        })
+    }
+
+    fn note(&self, id: RunId, choice: &Choice) -> BindNote {
+        let mut note = BindNote::default();
+        if let (Some(entry), Some(pod)) = (self.cache.run(id), self.cache.pod_view(choice.pod)) {
+            for slot in &self.profile.plugins {
+                if let Some(bind) = slot.plugin.as_bind() {
+                    bind.bind(RunView { cache: &self.cache, entry }, pod, &mut note);
+                }
+            }
+        }
+        note.remarks.truncate(REMARKS_MAX);
+        note
+    }
+
+    fn wait(&mut self, id: RunId, wait: Wait, now: Now) -> AttemptResult {
+        self.stats.unschedulable += 1;
+        for charge in &wait.diagnosis.rejections {
+            *self.stats.rejections.entry((charge.plugin, charge.rejection.reason.code)).or_default() += u64::from(charge.pods);
+        }
+        if let Some(entry) = self.cache.run(id) {
+            self.waiting.insert(&self.cache, id, entry, wait.scope, wait.wanted);
+        }
+        if let Some(record) = self.records.get_mut(&id) {
+            record.standing = Standing::Waiting;
+            record.waiting_since_ms.get_or_insert(now.mono_ms);
+            record.diagnosis = Some(wait.diagnosis.clone());
+        }
+        self.arm_message(id, now, false);
+        AttemptResult::Waits { diagnosis: wait.diagnosis }
+    }
+
+    fn terminate(&mut self, id: RunId, object: &RunObject, phase: &'static str, reason: &'static str, message: Arc<str>) {
+        let write = self.write(id, &object.uid, Kind::Terminate);
+        self.effects.push(Effect::Terminate { write, run: reference(object), phase, reason, message });
+        self.stand(id, Standing::Terminating);
+    }
+
+    fn write(&mut self, run: RunId, uid: &Arc<str>, kind: Kind) -> WriteId {
+        let write = WriteId(self.next_write);
+        self.next_write += 1;
+        self.writes.insert(write, InFlight { run, uid: uid.clone(), kind });
+        write
+    }
+
+    // ---- waiting messages ------------------------------------------------------------------------
+
+    fn arm_message(&mut self, id: RunId, now: Now, after_write: bool) {
+        let Some(record) = self.records.get_mut(&id) else { return };
+        let Some(since) = record.waiting_since_ms else { return };
+        if record.message_timer || record.message_in_flight {
+            return;
+        }
+        let first = since.saturating_add(FIRST_MESSAGE_AFTER_MS);
+        let due = if record.message_written && !after_write { now.mono_ms } else { first.max(if after_write { now.mono_ms.saturating_add(1_000) } else { 0 }) };
+        record.message_timer = true;
+        self.message_timers.push(Reverse((due, id, record.stamp)));
+    }
+
+    fn write_message(&mut self, id: RunId, now: Now) {
+        let Some(record) = self.records.get(&id) else { return };
+        if record.standing != Standing::Waiting || record.message_in_flight {
+            return;
+        }
+        let Some(desired) = self.waiting_text(id, now) else { return };
+        let Some(object) = self.cache.run(id).map(|entry| entry.object.clone()) else { return };
+        let Some(record) = self.records.get_mut(&id) else { return };
+        record.desired = Some(desired.clone());
+        if record.shown.as_ref() == Some(&desired) {
+            return;
+        }
+        record.message_in_flight = true;
+        let write = self.write(id, &object.uid, Kind::Waiting(desired.clone()));
+        self.effects.push(Effect::SetWaiting { write, run: reference(&object), shown: desired });
+        self.stats.messages += 1;
+    }
+
+    fn waiting_text(&mut self, id: RunId, now: Now) -> Option<Shown> {
+        let object = self.cache.run(id)?.object.clone();
+        let diagnosis = self.records.get(&id)?.diagnosis.clone()?;
+        let stuck = if object.affinity.required.is_empty() { None } else { self.stuck_text(id, &object.key.namespace, now) };
+        let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| self.profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
+        let message = diagnosis::message(&diagnosis, &object.runtime, stuck.as_deref());
+        Some(Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) })
+    }
+
+    fn stuck_text(&mut self, id: RunId, namespace: &Arc<str>, now: Now) -> Option<Arc<str>> {
+        let fresh = self.stuck.get(namespace).is_some_and(|(at, _)| now.mono_ms < at.saturating_add(STUCK_EVERY_MS));
+        if !fresh {
+            let in_namespace = |run: &RunId| self.cache.run(*run).is_some_and(|e| e.object.key.namespace == *namespace);
+            let runs: Vec<RunId> = self
+                .records
+                .iter()
+                .filter(|(_, r)| matches!(r.standing, Standing::Waiting | Standing::Active | Standing::Backoff))
+                .map(|(id, _)| *id)
+                .filter(in_namespace)
+                .take(diagnosis::STUCK_NODES_MAX + 1)
+                .collect();
+            let found = diagnosis::find_stuck(&self.cache, &runs);
+            self.stuck.insert(namespace.clone(), (now.mono_ms, found));
+        }
+        self.stuck.get(namespace).and_then(|(_, stuck)| stuck.get(&id).cloned())
+    }
+
+    // ---- looking in ------------------------------------------------------------------------------
+
+    /// Why a Run waits, as of its last attempt; `None` if it does not wait.
+    pub fn waiting_on(&mut self, key: &ObjectKey, now: Now) -> Option<(Diagnosis, Shown)> {
+        let id = self.cache.run_id(key)?;
+        let diagnosis = self.records.get(&id).filter(|r| matches!(r.standing, Standing::Waiting))?.diagnosis.clone()?;
+        let shown = self.waiting_text(id, now)?;
+        Some((diagnosis, shown))
+    }
+
+    /// Where a Run stands; `None` if the core does not know it.
+    pub fn standing(&self, key: &ObjectKey) -> Option<Standing> {
+        let id = self.cache.run_id(key)?;
+        self.records.get(&id).map(|record| record.standing)
+    }
+
+    /// The Pod name a Run is counted on, assumed or active.
+    pub fn counted_on(&self, key: &ObjectKey) -> Option<Arc<str>> {
+        let id = self.cache.run_id(key)?;
+        match self.cache.run(id)?.place {
+            Place::Nowhere => None,
+            Place::Assumed(pod) | Place::Active(pod) => self.cache.pod_key(pod).map(|key| key.name.clone()),
+        }
+    }
+
+    /// What every plugin says of every Pod for this Run, as things stand now; costs O(Pods).
+    pub fn explain(&self, key: &ObjectKey) -> Option<Explanation> {
+        let id = self.cache.run_id(key)?;
+        let entry = self.cache.run(id)?;
+        let prepares = prepare(&self.cache, &self.profile, entry);
+        let mut pods = Vec::new();
+        for &pod in &self.cache.domain(entry.domain).pods {
+            let Some(view) = self.cache.pod_view(pod) else { continue };
+            let run = RunView { cache: &self.cache, entry };
+            let verdicts = self
+                .profile
+                .plugins
+                .iter()
+                .enumerate()
+                .filter_map(|(index, slot)| {
+                    let narrowed = prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&pod)).map(|n| n.rejection.clone());
+                    let filter = slot.plugin.as_filter();
+                    if filter.is_none() && narrowed.is_none() {
+                        return None;
+                    }
+                    let verdict = narrowed.or_else(|| filter.and_then(|f| f.filter(prepares.state(index, true), run, view).err()));
+                    Some((slot.plugin.name(), verdict))
+                })
+                .collect();
+            let fits = charge_exactly(&self.profile, &prepares, run, view).is_none() && evaluate(&self.profile, &prepares, run, view, true).is_ok();
+            pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts });
+        }
+        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+        Some(Explanation { runtime: entry.object.runtime.clone(), pods })
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Work done since the start.
+    pub fn work(&self) -> WorkCounters {
+        WorkCounters { pods: self.cycle.evaluated, terms: self.cache.affinity.touched, runs: self.waiting.touched }
+    }
+
+    /// Queue gauges.
+    pub fn queue(&self) -> QueueLengths {
+        QueueLengths { active: self.active.len(), backoff: self.backoff.len(), waiting: self.waiting.len() }
+    }
+
+    /// Cache gauges.
+    pub fn counts(&self) -> Counts {
+        self.cache.counts()
+    }
+
+    /// Live verdict tables, label sets and terms.
+    pub fn memory(&self) -> (usize, usize, usize) {
+        let (sets, terms) = self.cache.affinity_sizes();
+        (self.cycle.tables(), sets, terms)
+    }
+
+    /// Writes whose answer is awaited.
+    pub fn writes_in_flight(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// The profile in force.
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
+    }
+}
+
+/// Every Pod × plugin verdict for one Run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The Run's runtime.
+    pub runtime: Arc<str>,
+    /// Pods of that runtime in the Run's namespace, by name.
+    pub pods: Vec<PodExplanation>,
+}
+
+/// One Pod of an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodExplanation {
+    /// The Pod's name.
+    pub pod: Arc<str>,
+    /// No plugin rejects it.
+    pub fits: bool,
+    /// Plugin name and its rejection, `None` = passes; in profile order.
+    pub verdicts: Vec<(&'static str, Option<Rejection>)>,
+}
+
+fn reference(object: &RunObject) -> RunRef {
+    RunRef { key: object.key.clone(), uid: object.uid.clone(), resource_version: object.resource_version.clone() }
+}
+
+/// `true` if both are numbers and `a` is the greater: resource versions of one resource compare as integers.
+fn newer(a: &str, b: &str) -> bool {
+    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a > b)
+}

@@ -1,0 +1,234 @@
+//! From API objects to the model: total, so that one odd object never hurts another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::constants::{
+    ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, DEFAULT_RUNS_CAPACITY, LABEL_RUNTIME, MESSAGE_BYTES_MAX, POD_CONDITION_RUNTIMED_READY,
+    RESOURCE_RUNS, TOPOLOGY_RUNTIME_POD, run_condition,
+};
+use berth_api::run::RunAffinityTerm;
+use berth_api::selector::CompiledSelector;
+use berth_api::{PersistentWorkspace, Run, conditions, duration, persistent_workspace, quantity, run};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::model::{Affinity, InvalidReason, InvalidRun, Labels, ObjectKey, Phase, PodObject, Requests, RunObject, Shown, WorkspaceObject, WorkspacePhase};
+
+/// The longest back-off between attempts of one Run, milliseconds (reference kruntimes §3.9).
+const RETRY_BACKOFF_MAX_MS: i64 = 60_000;
+/// The back-off of a Run that names none, milliseconds (reference kruntimes §1.1).
+const RETRY_BACKOFF_DEFAULT_MS: i64 = 1_000;
+
+fn key_of(meta: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+fn labels_of(labels: Option<&BTreeMap<String, String>>) -> Labels {
+    Arc::new(labels.cloned().unwrap_or_default())
+}
+
+/// A Run from its API object. A spec that can't be compiled becomes [`RunObject::invalid`].
+pub fn run_object(run: &Run) -> RunObject {
+    let meta = &run.metadata;
+    let status = run.status.as_ref();
+    let (requests, bad_requests) = match requests_of(run) {
+        Ok(requests) => (Some(Arc::new(requests)), None),
+        Err(message) => (None, Some(InvalidRun { reason: InvalidReason::InvalidResources, message: bounded(message) })),
+    };
+    let (affinity, bad_affinity) = match affinity_of(run) {
+        Ok(affinity) => (affinity, None),
+        Err(message) => (Affinity::default(), Some(InvalidRun { reason: InvalidReason::InvalidSpec, message: bounded(message) })),
+    };
+    let bad_workspace = bad_workspace(run).map(|message| InvalidRun { reason: InvalidReason::InvalidSpec, message: bounded(message) });
+    let bad_runtime = run.spec.runtime.is_empty().then(|| InvalidRun { reason: InvalidReason::InvalidSpec, message: "spec.runtime: must not be empty".into() });
+    let assigned = |value: Option<&String>| value.filter(|v| !v.is_empty()).map(|v| Arc::from(v.as_str()));
+    RunObject {
+        key: key_of(meta),
+        uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
+        resource_version: Arc::from(meta.resource_version.as_deref().unwrap_or_default()),
+        created_s: meta.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
+        labels: labels_of(meta.labels.as_ref()),
+        deleting: meta.deletion_timestamp.is_some(),
+        cancel_requested: run.spec.cancel_requested,
+        runtime: Arc::from(run.spec.runtime.as_str()),
+        workspace: run.spec.workspace.as_ref().map(|w| Arc::from(w.name.as_str())),
+        requests,
+        affinity: Arc::new(affinity),
+        invalid: bad_runtime.or(bad_requests).or(bad_workspace).or(bad_affinity),
+        phase: phase_of(run),
+        assigned_pod: assigned(status.and_then(|s| s.assigned_pod.as_ref())),
+        assigned_pod_uid: assigned(status.and_then(|s| s.assigned_pod_uid.as_ref())),
+        retry_not_before_wall_ms: retry_not_before(run),
+        shown: status.and_then(shown_by),
+    }
+}
+
+fn phase_of(run: &Run) -> Phase {
+    use run::RunPhase as P;
+    match run.phase() {
+        P::Pending => Phase::Pending,
+        P::Scheduled | P::Running | P::Ready => Phase::Active,
+        P::Succeeded | P::Failed | P::Timeout | P::Cancelled => Phase::Terminal,
+        _ => Phase::Unknown,
+    }
+}
+
+fn shown_by(status: &run::RunStatus) -> Option<Shown> {
+    let condition = conditions::find(&status.conditions, run_condition::SCHEDULED)?;
+    let message = status.message.as_deref().filter(|m| !m.is_empty())?;
+    (condition.status == "False" && condition.message == message).then(|| Shown { reason: Arc::from(condition.reason.as_str()), message: Arc::from(message) })
+}
+
+/// Requests of a Run (reference kruntimes §4).
+///
+/// # Errors
+/// The neighbour's message, naming the resource.
+fn requests_of(run: &Run) -> Result<Requests, String> {
+    let mut entries = Vec::new();
+    for (name, value) in run.spec.resources.iter().flat_map(|r| &r.requests) {
+        let amount = quantity::non_negative_integer(value).map_err(|_| format!("resource request {name:?} must be a non-negative integer"))?;
+        entries.push((Arc::from(name.as_str()), amount));
+    }
+    Ok(Requests::new(entries))
+}
+
+fn bad_workspace(run: &Run) -> Option<String> {
+    let workspace = run.spec.workspace.as_ref()?;
+    if workspace.name.is_empty() {
+        return Some("spec.workspace.name: must not be empty".into());
+    }
+    if workspace.kind != "PersistentWorkspace" {
+        return Some(format!("spec.workspace.kind: must be PersistentWorkspace, not {:?}", workspace.kind));
+    }
+    (workspace.api_group != "kruntimes.io/v1alpha1").then(|| format!("spec.workspace.apiGroup: must be kruntimes.io/v1alpha1, not {:?}", workspace.api_group))
+}
+
+/// Compiles the affinity of a Run.
+///
+/// # Errors
+/// The field path and what is wrong there.
+fn affinity_of(run: &Run) -> Result<Affinity, String> {
+    let mut affinity = Affinity::default();
+    let Some(spec) = &run.spec.affinity else { return Ok(affinity) };
+    for (field, rules) in [("runAffinity", &spec.run_affinity), ("runAntiAffinity", &spec.run_anti_affinity)] {
+        let Some(rules) = rules else { continue };
+        let required = format!("spec.affinity.{field}.requiredDuringSchedulingIgnoredDuringExecution");
+        let preferred = format!("spec.affinity.{field}.preferredDuringSchedulingIgnoredDuringExecution");
+        let mut terms = Vec::new();
+        for (i, term) in rules.required_during_scheduling_ignored_during_execution.iter().enumerate() {
+            terms.push(term_of(&format!("{required}[{i}]"), term)?);
+        }
+        let mut weighted = Vec::new();
+        for (i, term) in rules.preferred_during_scheduling_ignored_during_execution.iter().enumerate() {
+            if !(1..=100).contains(&term.weight) {
+                return Err(format!("{preferred}[{i}].weight: must be 1 to 100, not {}", term.weight));
+            }
+            weighted.push((term.weight, term_of(&format!("{preferred}[{i}].runAffinityTerm"), &term.run_affinity_term)?));
+        }
+        if field == "runAffinity" {
+            (affinity.required, affinity.preferred) = (terms, weighted);
+        } else {
+            (affinity.required_anti, affinity.preferred_anti) = (terms, weighted);
+        }
+    }
+    Ok(affinity)
+}
+
+fn term_of(path: &str, term: &RunAffinityTerm) -> Result<CompiledSelector, String> {
+    if term.topology_key != TOPOLOGY_RUNTIME_POD {
+        return Err(format!("{path}.topologyKey: must be {TOPOLOGY_RUNTIME_POD}, not {:?}", term.topology_key));
+    }
+    CompiledSelector::compile(&term.label_selector).map_err(|e| format!("{path}.labelSelector: {e}"))
+}
+
+/// When a retried Run may be tried again: the end of attempt n−1 plus `backoff · 2^(n−2)`, at most 60 s
+/// (reference kruntimes §3.2 step 5, §3.9).
+fn retry_not_before(run: &Run) -> Option<i64> {
+    let status = run.status.as_ref()?;
+    let attempt = status.attempt.filter(|n| *n > 1)?;
+    let running = conditions::find(&status.conditions, run_condition::RUNNING).filter(|c| c.status == "False")?;
+    let policy = run.spec.retry_policy.as_ref();
+    let configured = policy.and_then(|p| p.backoff.as_deref()).and_then(|text| duration::parse_go_nanos(text).ok()).map_or(0, |nanos| nanos / 1_000_000);
+    let first = if configured > 0 { configured } else { RETRY_BACKOFF_DEFAULT_MS };
+    let doublings = u32::try_from(attempt - 2).unwrap_or(0).min(16);
+    let backoff = first.saturating_mul(1 << doublings).min(RETRY_BACKOFF_MAX_MS);
+    Some(running.last_transition_time.0.as_millisecond().saturating_add(backoff))
+}
+
+/// A message cut to fewer than [`MESSAGE_BYTES_MAX`] bytes at a character boundary.
+fn bounded(mut message: String) -> String {
+    if message.len() >= MESSAGE_BYTES_MAX {
+        let mut end = MESSAGE_BYTES_MAX - 4;
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
+
+/// A Runtime Pod from its API object; `None` without a `runtime` label.
+pub fn pod_object(pod: &Pod) -> Option<PodObject> {
+    let meta = &pod.metadata;
+    let runtime = meta.labels.as_ref()?.get(LABEL_RUNTIME)?;
+    let status = pod.status.as_ref();
+    let condition = |kind: &str| status.and_then(|s| s.conditions.as_ref()).and_then(|list| list.iter().find(|c| c.type_ == kind));
+    let beat = condition(POD_CONDITION_RUNTIMED_READY);
+    let annotations = meta.annotations.clone().unwrap_or_default();
+    let (capacity, bad_capacity) = capacity_of(&annotations);
+    Some(PodObject {
+        key: key_of(meta),
+        uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
+        runtime: Arc::from(runtime.as_str()),
+        labels: labels_of(meta.labels.as_ref()),
+        running: status.and_then(|s| s.phase.as_deref()) == Some("Running"),
+        ready: condition("Ready").is_some_and(|c| c.status == "True"),
+        terminating: meta.deletion_timestamp.is_some(),
+        heartbeat_true: beat.is_some_and(|c| c.status == "True" && c.last_probe_time.is_some()),
+        probe_ms: beat.and_then(|c| c.last_probe_time.as_ref()).map(|t| t.0.as_millisecond()),
+        capacity: Arc::new(capacity),
+        bad_capacity,
+        workspace_agent: annotations.contains_key(ANNOTATION_WORKSPACE_AGENT),
+        annotations: Arc::new(annotations.into_iter().filter(|(k, _)| k != "kubectl.kubernetes.io/last-applied-configuration").collect()),
+    })
+}
+
+/// Capacity from annotations (decisions "Capacity"); what can't be used is returned beside it.
+fn capacity_of(annotations: &BTreeMap<String, String>) -> (BTreeMap<Arc<str>, i64>, Vec<(String, String)>) {
+    let mut capacity = BTreeMap::new();
+    let mut bad = Vec::new();
+    for (key, value) in annotations {
+        let Some(resource) = key.strip_prefix(ANNOTATION_CAPACITY_PREFIX).filter(|r| !r.is_empty()) else { continue };
+        match quantity::floor_integer(value) {
+            Ok(amount) => {
+                capacity.insert(Arc::from(resource), amount);
+            }
+            Err(_) => bad.push((resource.to_owned(), value.clone())),
+        }
+    }
+    capacity.entry(Arc::from(RESOURCE_RUNS)).or_insert(DEFAULT_RUNS_CAPACITY);
+    (capacity, bad)
+}
+
+/// A PersistentWorkspace from its API object.
+pub fn workspace_object(workspace: &PersistentWorkspace) -> WorkspaceObject {
+    use persistent_workspace::WorkspacePhase as P;
+    let status = workspace.status.as_ref();
+    let text = |value: Option<&String>| value.filter(|v| !v.is_empty()).map(|v| Arc::from(v.as_str()));
+    WorkspaceObject {
+        key: key_of(&workspace.metadata),
+        uid: Arc::from(workspace.metadata.uid.as_deref().unwrap_or_default()),
+        runtime: Arc::from(workspace.spec.runtime.as_str()),
+        phase: match workspace.phase() {
+            P::Bound => WorkspacePhase::Bound,
+            P::Lost => WorkspacePhase::Lost,
+            P::Released => WorkspacePhase::Released,
+            _ => WorkspacePhase::Pending,
+        },
+        bound_pod: text(status.and_then(|s| s.bound_pod.as_ref())),
+        bound_pod_uid: text(status.and_then(|s| s.bound_pod_uid.as_ref())),
+        deleting: workspace.metadata.deletion_timestamp.is_some(),
+    }
+}
