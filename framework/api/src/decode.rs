@@ -37,11 +37,12 @@ pub struct InvalidObject {
 
 /// Decodes a Run.
 ///
-/// Nulls are dropped first, as the API server does for fields that are not nullable. Unknown fields are ignored;
+/// Nulls are dropped first and `1.0` is read as `1`, as the API server does. Unknown fields are ignored;
 /// phases of a later version are kept.
 ///
 /// # Errors
 /// [`InvalidObject`]; never panics.
+#[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 pub fn run(value: Value) -> Result<Run, InvalidObject> {
     decode(KIND_RUN, value)
 }
@@ -50,12 +51,14 @@ pub fn run(value: Value) -> Result<Run, InvalidObject> {
 ///
 /// # Errors
 /// [`InvalidObject`]; never panics.
+#[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 pub fn persistent_workspace(value: Value) -> Result<PersistentWorkspace, InvalidObject> {
     decode(KIND_PERSISTENT_WORKSPACE, value)
 }
 
+#[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T, InvalidObject> {
-    drop_nulls(&mut value);
+    tidy(&mut value);
     let text = |path: &[&str]| {
         path.iter()
             .try_fold(&value, |at, key| at.get(key))
@@ -94,16 +97,31 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
     })
 }
 
-/// Removes the members of objects that are null; elements of lists stay.
-pub(crate) fn drop_nulls(value: &mut Value) {
+/// Removes the members of objects that are null (elements of lists stay), and writes `1.0` as `1`: the API server takes
+/// it for an integer and stores it as one.
+fn tidy(value: &mut Value) {
     match value {
+        Value::Number(number) => {
+            if let Some(integer) = integral(number) {
+                *value = Value::from(integer);
+            }
+        }
         Value::Object(members) => {
             members.retain(|_, member| !member.is_null());
-            members.values_mut().for_each(drop_nulls);
+            members.values_mut().for_each(tidy);
         }
-        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        Value::Array(items) => items.iter_mut().for_each(tidy),
         _ => {}
     }
+}
+
+/// The integer that a floating-point number is, within the range in which that is exact.
+pub(crate) fn integral(number: &serde_json::Number) -> Option<i64> {
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    let float = number.as_f64().filter(|_| number.is_f64())?;
+    #[expect(clippy::cast_possible_truncation, reason = "integral and within 2^53")]
+    let integer = float as i64;
+    (float.fract() == 0.0 && float.abs() <= EXACT_MAX).then_some(integer)
 }
 
 /// Cuts a text below the limit of messages, between characters.

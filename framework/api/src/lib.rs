@@ -5,14 +5,17 @@
 
 pub mod conditions;
 pub mod constants;
+pub mod crds;
 pub mod decode;
 pub mod duration;
 mod open_enum;
 pub mod persistent_workspace;
 pub mod quantity;
+pub mod rules;
 pub mod run;
 pub mod runtime_ready;
 pub mod selector;
 
+pub use crds::{crds, crds_yaml};
 pub use persistent_workspace::PersistentWorkspace;
 pub use run::Run;

@@ -203,8 +203,10 @@ mod tests {
     use super::QuantityError::{Fractional, Malformed, Negative, TooLarge};
     use super::*;
 
+    type Read = Result<i64, QuantityError>;
+
     /// text, as a request, as capacity
-    const ROWS: &[(&str, Result<i64, QuantityError>, Result<i64, QuantityError>)] = &[
+    const ROWS: &[(&str, Read, Read)] = &[
         ("0", Ok(0), Ok(0)),
         ("-0", Ok(0), Ok(0)),
         ("00", Ok(0), Ok(0)),

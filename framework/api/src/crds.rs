@@ -1,0 +1,79 @@
+//! The CRDs as objects and as the files of deploy/crds.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use crate::rules::{self, CrdError};
+
+/// First line of each generated file.
+const HEADER: &str =
+    "# Generated from the Rust types and rules of framework/api by `berth crds`; do not edit.\n";
+
+/// A definition can't be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CrdsError {
+    /// The table of rules doesn't fit the types.
+    #[error(transparent)]
+    Crd(#[from] CrdError),
+    /// The definition can't be written as YAML.
+    #[error("cannot write {name} as YAML: {cause}")]
+    Yaml {
+        /// Name of the CRD.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// Run and PersistentWorkspace.
+///
+/// # Errors
+/// None on a tested build: the table of rules fits the types.
+pub fn try_crds() -> Result<Vec<CustomResourceDefinition>, CrdError> {
+    Ok(vec![rules::run_crd()?, rules::workspace_crd()?])
+}
+
+/// Run and PersistentWorkspace; as [`try_crds`], with nothing instead of an error.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    try_crds().unwrap_or_default()
+}
+
+/// File name (`kruntimes.io_<plural>.yaml`) and content of each CRD; the same bytes from the same sources.
+///
+/// # Errors
+/// None on a tested build.
+pub fn crds_yaml() -> Result<Vec<(String, String)>, CrdsError> {
+    try_crds()?
+        .into_iter()
+        .map(|crd| {
+            let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
+            let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdsError::Yaml {
+                name: file.clone(),
+                cause: error.to_string(),
+            })?;
+            Ok((file, format!("{HEADER}{yaml}")))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn the_files_of_deploy_are_what_the_types_say() {
+        for (name, expected) in crds_yaml().unwrap() {
+            let path = format!("{}/../../deploy/crds/{name}", env!("CARGO_MANIFEST_DIR"));
+            let found = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(found == expected, "{path} is out of date; run `make crds`");
+        }
+    }
+
+    #[test]
+    fn yaml_reads_back_as_the_same_definition() {
+        for (crd, (name, yaml)) in crds().into_iter().zip(crds_yaml().unwrap()) {
+            let back: CustomResourceDefinition = serde_saphyr::from_str(&yaml).unwrap();
+            assert_eq!(back, crd, "{name}");
+        }
+    }
+}
