@@ -113,7 +113,7 @@ impl Reserve for Capacity {
 
 /// After placement: the largest share as (used, capacity), and the sum of shares in [`SHARE_UNIT`]s.
 fn shares(run: RunView<'_>, pod: PodView<'_>) -> ((i128, i64), i128) {
-    let mut dominant = (0, 1);
+    let mut dominant: (i128, i64) = (0, 1);
     let mut sum: i128 = 0;
     for (resource, &capacity) in pod.capacity().iter().filter(|(_, capacity)| **capacity > 0) {
         let request = run.requests().find(|(name, _)| *name == resource).map_or(0, |(_, amount)| amount);

@@ -55,10 +55,7 @@ impl Request {
     /// Whether it asked for a change.
     #[must_use]
     pub fn is_write(&self) -> bool {
-        matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        )
+        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
     }
 
     /// Whether the answer was 2xx.
@@ -88,28 +85,19 @@ impl Audit {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let lines = whole.lines().filter(|line| line.starts_with('{'));
         // A killed API server may leave half a line in the middle of the file, joined to the next one: left out.
-        Ok(lines
-            .filter_map(|line| serde_json::from_str::<Event>(line).ok())
-            .map(Request::from)
-            .collect())
+        Ok(lines.filter_map(|line| serde_json::from_str::<Event>(line).ok()).map(Request::from).collect())
     }
 
     /// How many requests satisfy `wanted`.
     pub fn count(&self, wanted: impl Fn(&Request) -> bool) -> Result<usize> {
-        Ok(self
-            .requests()?
-            .iter()
-            .filter(|request| wanted(request))
-            .count())
+        Ok(self.requests()?.iter().filter(|request| wanted(request)).count())
     }
 
     /// Requests by (verb, resource, subresource, user agent).
     pub fn tally(&self) -> Result<BTreeMap<(String, String, String, String), usize>> {
         let mut tally = BTreeMap::new();
         for r in self.requests()? {
-            *tally
-                .entry((r.verb, r.resource, r.subresource, r.user_agent))
-                .or_default() += 1;
+            *tally.entry((r.verb, r.resource, r.subresource, r.user_agent)).or_default() += 1;
         }
         Ok(tally)
     }

@@ -21,16 +21,8 @@ pub fn binary() -> Result<PathBuf> {
         return Ok(PathBuf::from(path));
     }
     let test = std::env::current_exe()?;
-    let path = test
-        .parent()
-        .and_then(Path::parent)
-        .context("the test binary is in no folder")?
-        .join("berth");
-    ensure!(
-        path.exists(),
-        "{} is missing: build it with `cargo build -p berth-scheduler --bin berth` (`make test` does), or set BERTH_BIN",
-        path.display()
-    );
+    let path = test.parent().and_then(Path::parent).context("the test binary is in no folder")?.join("berth");
+    ensure!(path.exists(), "{} is missing: build it with `cargo build -p berth-scheduler --bin berth` (`make test` does), or set BERTH_BIN", path.display());
     Ok(path)
 }
 
@@ -45,13 +37,8 @@ impl Serve {
     /// `berth serve --kubeconfig FILE`.
     #[must_use]
     pub fn new(kubeconfig: &Path) -> Self {
-        let args = ["serve", "--kubeconfig", &kubeconfig.to_string_lossy()]
-            .map(str::to_owned)
-            .to_vec();
-        Self {
-            args,
-            env: Vec::new(),
-        }
+        let args = ["serve", "--kubeconfig", &kubeconfig.to_string_lossy()].map(str::to_owned).to_vec();
+        Self { args, env: Vec::new() }
     }
 
     /// Watches this namespace only.
@@ -84,19 +71,10 @@ impl Serve {
     pub fn start(self, scratch: &Scratch) -> Result<Berth> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let port = free_port()?;
-        let log = scratch.path().join(format!(
-            "berth-{}.log",
-            NEXT.fetch_add(1, Ordering::Relaxed)
-        ));
+        let log = scratch.path().join(format!("berth-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut command = Command::new(binary()?);
-        command
-            .args(&self.args)
-            .arg(format!("--metrics-addr=127.0.0.1:{port}"))
-            .envs(self.env);
-        Ok(Berth {
-            process: Guarded::spawn("berth", command, &log)?,
-            port,
-        })
+        command.args(&self.args).arg(format!("--metrics-addr=127.0.0.1:{port}")).envs(self.env);
+        Ok(Berth { process: Guarded::spawn("berth", command, &log)?, port })
     }
 
     /// Starts it and waits until every cache is synced.
@@ -123,10 +101,7 @@ impl Berth {
             }
             self.process.must_run()?;
             if start.elapsed() > PATIENCE {
-                bail!(
-                    "berth is not ready after {PATIENCE:?}:\n{}",
-                    crate::process::tail(&self.log(), 40)
-                );
+                bail!("berth is not ready after {PATIENCE:?}:\n{}", crate::process::tail(&self.log(), 40));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -150,20 +125,11 @@ impl Berth {
     }
 
     /// Waits until the sum over the series of `name` with `labels` is at least `least`.
-    pub async fn metric_at_least(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        least: f64,
-    ) -> Result<f64> {
-        until(
-            &format!("{name}{labels:?} >= {least}"),
-            PATIENCE,
-            || async {
-                let sum = self.metrics().await?.sum(name, labels);
-                Ok((sum >= least).then_some(sum))
-            },
-        )
+    pub async fn metric_at_least(&self, name: &str, labels: &[(&str, &str)], least: f64) -> Result<f64> {
+        until(&format!("{name}{labels:?} >= {least}"), PATIENCE, || async {
+            let sum = self.metrics().await?.sum(name, labels);
+            Ok((sum >= least).then_some(sum))
+        })
         .await
     }
 
@@ -176,8 +142,7 @@ impl Berth {
     /// SIGTERM, then waits for the end.
     pub async fn terminate(mut self) -> Result<(ExitStatus, String)> {
         self.process.terminate()?;
-        tokio::task::spawn_blocking(move || Ok((self.process.wait(PATIENCE)?, self.process.log())))
-            .await?
+        tokio::task::spawn_blocking(move || Ok((self.process.wait(PATIENCE)?, self.process.log()))).await?
     }
 
     /// SIGKILL.
@@ -202,21 +167,14 @@ impl Metrics {
     /// Reads the text format.
     pub fn parse(text: &str) -> Result<Self> {
         let mut series = Vec::new();
-        for line in text
-            .lines()
-            .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        {
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let series_of = || format!("not a metric: {line}");
             let (head, value) = line.rsplit_once(' ').with_context(series_of)?;
             let (name, labels) = match head.split_once('{') {
                 Some((name, labels)) => (name, labels.strip_suffix('}').with_context(series_of)?),
                 None => (head, ""),
             };
-            series.push((
-                name.to_owned(),
-                labels_of(labels).with_context(series_of)?,
-                value.parse()?,
-            ));
+            series.push((name.to_owned(), labels_of(labels).with_context(series_of)?, value.parse()?));
         }
         Ok(Self { series })
     }
@@ -224,16 +182,8 @@ impl Metrics {
     /// The sum over every series of `name` that carries all of `labels`; 0 if there is none.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let carries = |of: &BTreeMap<String, String>| {
-            labels
-                .iter()
-                .all(|(k, v)| of.get(*k).is_some_and(|have| have == v))
-        };
-        self.series
-            .iter()
-            .filter(|(n, of, _)| n == name && carries(of))
-            .map(|(_, _, value)| value)
-            .sum()
+        let carries = |of: &BTreeMap<String, String>| labels.iter().all(|(k, v)| of.get(*k).is_some_and(|have| have == v));
+        self.series.iter().filter(|(n, of, _)| n == name && carries(of)).map(|(_, _, value)| value).sum()
     }
 
     /// Whether there is any series of `name`.

@@ -63,9 +63,7 @@ impl ControlPlane {
     /// takes a namespace of its own. Started by whoever asks first.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
-        SHARED
-            .get_or_try_init(|| Self::start_with_crds(Options::default()))
-            .await
+        SHARED.get_or_try_init(|| Self::start_with_crds(Options::default())).await
     }
 
     /// A control plane of one's own, for tests that kill, with Berth's CRDs.
@@ -82,9 +80,7 @@ impl ControlPlane {
         for _ in 0..3 {
             match Self::start_once(options.clone()).await {
                 Ok(plane) => return Ok(plane),
-                Err(error) if format!("{error:#}").contains("address already in use") => {
-                    last = Some(error)
-                }
+                Err(error) if format!("{error:#}").contains("address already in use") => last = Some(error),
                 Err(error) => return Err(error),
             }
         }
@@ -107,15 +103,7 @@ impl ControlPlane {
                  {CONTROLLER_MANAGER},system:kube-controller-manager,controller-manager\n"
             ),
         )?;
-        let plane = Self {
-            options,
-            binaries,
-            port: free_port()?,
-            etcd_port: free_port()?,
-            pki,
-            processes: Mutex::default(),
-            scratch,
-        };
+        let plane = Self { options, binaries, port: free_port()?, etcd_port: free_port()?, pki, processes: Mutex::default(), scratch };
         plane.spawn_etcd()?;
         plane.start_api_server().await?;
         if plane.options.controller_manager {
@@ -125,9 +113,7 @@ impl ControlPlane {
     }
 
     fn processes(&self) -> MutexGuard<'_, Processes> {
-        self.processes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -142,18 +128,8 @@ impl ControlPlane {
             .args(["--name", "n", "--unsafe-no-fsync", "--log-level", "warn"])
             .arg("--data-dir")
             .arg(self.path("etcd"))
-            .args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("n={peer}")]);
         self.processes().etcd = Some(Guarded::spawn("etcd", command, &self.path("etcd.log"))?);
         Ok(())
@@ -163,31 +139,16 @@ impl ControlPlane {
     pub async fn start_api_server(&self) -> Result<()> {
         let mut command = Command::new(self.binaries.join("kube-apiserver"));
         command
-            .arg(format!(
-                "--etcd-servers=http://127.0.0.1:{}",
-                self.etcd_port
-            ))
+            .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
             .arg(format!("--secure-port={}", self.port))
             .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-            .args([
-                "--endpoint-reconciler-type=none",
-                "--service-cluster-ip-range=10.0.0.0/24",
-            ])
-            .args([
-                "--authorization-mode=RBAC",
-                "--service-account-issuer=https://kubernetes.default.svc",
-            ])
+            .args(["--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24"])
+            .args(["--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc"])
             .arg(flag("--cert-dir", &self.path("certs")))
             .arg(flag("--tls-cert-file", &self.pki.server))
             .arg(flag("--tls-private-key-file", &self.pki.server_key))
-            .arg(flag(
-                "--service-account-key-file",
-                &self.pki.accounts_public,
-            ))
-            .arg(flag(
-                "--service-account-signing-key-file",
-                &self.pki.accounts_key,
-            ))
+            .arg(flag("--service-account-key-file", &self.pki.accounts_public))
+            .arg(flag("--service-account-signing-key-file", &self.pki.accounts_key))
             .arg(flag("--token-auth-file", &self.path("tokens.csv")))
             .arg(flag("--audit-policy-file", &self.path("audit.yaml")))
             .arg(flag("--audit-log-path", &self.path("audit.log")))
@@ -209,18 +170,13 @@ impl ControlPlane {
             }
             {
                 let mut processes = self.processes();
-                let Processes {
-                    api_server, etcd, ..
-                } = &mut *processes;
+                let Processes { api_server, etcd, .. } = &mut *processes;
                 for process in [etcd, api_server].into_iter().flatten() {
                     process.must_run()?;
                 }
             }
             if start.elapsed() > limit {
-                bail!(
-                    "kube-apiserver is not ready after {limit:?}; its log is in {}",
-                    self.scratch.path().display()
-                );
+                bail!("kube-apiserver is not ready after {limit:?}; its log is in {}", self.scratch.path().display());
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -237,10 +193,7 @@ impl ControlPlane {
     async fn default_account(&self, namespace: &str) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let what = format!("ServiceAccount {namespace}/default; see kube-controller-manager.log");
-        until(&what, PATIENCE, || async {
-            Ok(accounts.get_opt("default").await?.map(|_| ()))
-        })
-        .await
+        until(&what, PATIENCE, || async { Ok(accounts.get_opt("default").await?.map(|_| ())) }).await
     }
 
     fn spawn_controller_manager(&self) -> Result<()> {
@@ -250,22 +203,14 @@ impl ControlPlane {
             .arg(flag("--kubeconfig", &kubeconfig))
             .arg(flag("--authentication-kubeconfig", &kubeconfig))
             .arg(flag("--authorization-kubeconfig", &kubeconfig))
-            .arg(flag(
-                "--service-account-private-key-file",
-                &self.pki.accounts_key,
-            ))
+            .arg(flag("--service-account-private-key-file", &self.pki.accounts_key))
             .arg(flag("--root-ca-file", &self.pki.ca))
             .arg(flag("--cert-dir", &self.path("certs")))
             .arg(format!("--secure-port={}", free_port()?))
-            .args([
-                "--bind-address=127.0.0.1",
-                "--leader-elect=false",
-                "--use-service-account-credentials",
-            ])
+            .args(["--bind-address=127.0.0.1", "--leader-elect=false", "--use-service-account-credentials"])
             .args(&self.options.controller_manager_args);
         let log = self.path("kube-controller-manager.log");
-        self.processes().controller_manager =
-            Some(Guarded::spawn("kube-controller-manager", command, &log)?);
+        self.processes().controller_manager = Some(Guarded::spawn("kube-controller-manager", command, &log)?);
         Ok(())
     }
 
@@ -343,9 +288,7 @@ impl ControlPlane {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{prefix}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
-        Api::all(self.admin()?)
-            .create(&PostParams::default(), &namespace)
-            .await?;
+        Api::all(self.admin()?).create(&PostParams::default(), &namespace).await?;
         if self.options.controller_manager {
             self.default_account(&name).await?;
         }
@@ -357,30 +300,15 @@ impl ControlPlane {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         accounts.create(&PostParams::default(), &account).await?;
-        let spec = TokenRequestSpec {
-            expiration_seconds: Some(3600),
-            ..TokenRequestSpec::default()
-        };
-        let request = TokenRequest {
-            spec: Some(spec),
-            ..TokenRequest::default()
-        };
-        let answer = accounts
-            .create_token_request(name, &PostParams::default(), &request)
-            .await?;
-        answer
-            .status
-            .and_then(|status| status.token)
-            .context("the API server gave no token")
+        let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
+        let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
+        answer.status.and_then(|status| status.token).context("the API server gave no token")
     }
 }
 
 /// Writes a kubeconfig with one cluster, one user and one context; JSON is YAML.
-pub(crate) fn write_kubeconfig(
-    scratch: &Scratch,
-    cluster: serde_json::Value,
-    token: &str,
-) -> Result<PathBuf> {
+pub(crate) fn write_kubeconfig(scratch: &Scratch, cluster: serde_json::Value, token: &str) -> Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -403,9 +331,7 @@ fn flag(name: &str, path: &Path) -> String {
 /// The root of the checkout.
 #[must_use]
 pub fn checkout() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
 /// The folder that holds the control plane's binaries: `KUBEBUILDER_ASSETS`, or the cache that build.sh fills.
@@ -417,12 +343,8 @@ fn binaries(names: &[&str]) -> Result<PathBuf> {
         .output()
         .context("cannot run tests/controlplane/build.sh (it needs bash)")?;
     if !output.status.success() {
-        bail!(
-            "the control plane's binaries are missing and could not be built; `make controlplane` says why"
-        );
+        bail!("the control plane's binaries are missing and could not be built; `make controlplane` says why");
     }
     let text = String::from_utf8(output.stdout)?;
-    Ok(PathBuf::from(
-        text.lines().last().context("build.sh named no folder")?,
-    ))
+    Ok(PathBuf::from(text.lines().last().context("build.sh named no folder")?))
 }

@@ -21,16 +21,10 @@ pub fn read() -> Result<Vec<CustomResourceDefinition>> {
     for file in files {
         let text = std::fs::read_to_string(&file)?;
         for document in text.split("\n---\n") {
-            if document
-                .lines()
-                .all(|line| line.trim().is_empty() || line.starts_with('#') || line == "---")
-            {
+            if document.lines().all(|line| line.trim().is_empty() || line.starts_with('#') || line == "---") {
                 continue;
             }
-            crds.push(
-                serde_saphyr::from_str(document)
-                    .with_context(|| format!("{} is no CRD", file.display()))?,
-            );
+            crds.push(serde_saphyr::from_str(document).with_context(|| format!("{} is no CRD", file.display()))?);
         }
     }
     if crds.is_empty() {
@@ -49,34 +43,21 @@ pub async fn install_these(client: &Client, crds: &[CustomResourceDefinition]) -
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in crds {
         let params = PatchParams::apply("berth-tests").force();
-        api.patch(&crd.name_any(), &params, &Patch::Apply(crd))
-            .await?;
+        api.patch(&crd.name_any(), &params, &Patch::Apply(crd)).await?;
     }
     for crd in crds {
         let name = crd.name_any();
-        until(
-            &format!("CRD {name} to be established"),
-            PATIENCE,
-            || async {
-                let status = api.get(&name).await?.status.unwrap_or_default();
-                let conditions = status.conditions.unwrap_or_default();
-                Ok(conditions
-                    .iter()
-                    .any(|c| c.type_ == "Established" && c.status == "True")
-                    .then_some(()))
-            },
-        )
+        until(&format!("CRD {name} to be established"), PATIENCE, || async {
+            let status = api.get(&name).await?.status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            Ok(conditions.iter().any(|c| c.type_ == "Established" && c.status == "True").then_some(()))
+        })
         .await?;
         // Established comes a moment before every path is served.
         for version in crd.spec.versions.iter().filter(|version| version.served) {
-            let path = format!(
-                "/apis/{}/{}/{}?limit=1",
-                crd.spec.group, version.name, crd.spec.names.plural
-            );
+            let path = format!("/apis/{}/{}/{}?limit=1", crd.spec.group, version.name, crd.spec.names.plural);
             until(&format!("{path} to be served"), PATIENCE, || async {
-                client
-                    .request_text(crate::controlplane::http_get(&path)?)
-                    .await?;
+                client.request_text(crate::controlplane::http_get(&path)?).await?;
                 Ok(Some(()))
             })
             .await?;

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::process::Scratch;
 
@@ -29,21 +27,14 @@ impl Pki {
     /// Makes them in `scratch`.
     pub fn new(scratch: &Scratch) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "berth-tests");
+        params.distinguished_name.push(DnType::CommonName, "berth-tests");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
 
         let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
         let mut params = CertificateParams::new(names)?;
-        params
-            .distinguished_name
-            .push(DnType::CommonName, "kube-apiserver");
+        params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         let server_key = KeyPair::generate()?;
         let server = params.signed_by(&server_key, &authority)?;
         let accounts = KeyPair::generate()?;

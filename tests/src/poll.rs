@@ -44,10 +44,7 @@ where
     let start = Instant::now();
     while start.elapsed() < span {
         if !probe().await? {
-            bail!(
-                "{what} did not stay so: it changed after {:?}",
-                start.elapsed()
-            );
+            bail!("{what} did not stay so: it changed after {:?}", start.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -23,11 +23,7 @@ pub struct Guarded {
 impl Guarded {
     /// Starts `command` with both outputs appended to `log` and no input.
     pub fn spawn(name: &str, mut command: Command, log: &Path) -> Result<Self> {
-        let out = File::options()
-            .create(true)
-            .append(true)
-            .open(log)
-            .with_context(|| format!("cannot open {}", log.display()))?;
+        let out = File::options().create(true).append(true).open(log).with_context(|| format!("cannot open {}", log.display()))?;
         let child = command
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
@@ -35,12 +31,7 @@ impl Guarded {
             .spawn()
             .with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
         let watchdog = watchdog("kill -9 \"$1\"", &child.id().to_string())?;
-        Ok(Self {
-            name: name.to_owned(),
-            child,
-            watchdog,
-            log: log.to_owned(),
-        })
+        Ok(Self { name: name.to_owned(), child, watchdog, log: log.to_owned() })
     }
 
     /// The process id.
@@ -63,11 +54,7 @@ impl Guarded {
     /// Fails, with the end of the log, if the child has ended.
     pub fn must_run(&mut self) -> Result<()> {
         if let Some(status) = self.exited()? {
-            bail!(
-                "{} ended with {status}; the end of its log:\n{}",
-                self.name,
-                tail(&self.log(), 30)
-            );
+            bail!("{} ended with {status}; the end of its log:\n{}", self.name, tail(&self.log(), 30));
         }
         Ok(())
     }
@@ -80,13 +67,7 @@ impl Guarded {
     /// Sends the named signal (`STOP`, `CONT`, `TERM`, …). The child may already be gone; that is no error.
     pub fn signal(&self, signal: &str) -> Result<()> {
         Command::new("sh")
-            .args([
-                "-c",
-                "kill -s \"$1\" \"$2\"",
-                "sh",
-                signal,
-                &self.id().to_string(),
-            ])
+            .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal, &self.id().to_string()])
             .stderr(Stdio::null())
             .status()
             .context("cannot run sh")?;
@@ -101,11 +82,7 @@ impl Guarded {
                 return Ok(status);
             }
             if Instant::now() > until {
-                bail!(
-                    "{} still runs after {limit:?}; the end of its log:\n{}",
-                    self.name,
-                    tail(&self.log(), 30)
-                );
+                bail!("{} still runs after {limit:?}; the end of its log:\n{}", self.name, tail(&self.log(), 30));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -138,35 +115,24 @@ pub struct Scratch {
 impl Scratch {
     /// Makes the folder in the machine's folder for temporary files. `BERTH_KEEP=1` keeps it, for a look at the logs.
     pub fn new(name: &str) -> Result<Self> {
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("berth-{name}-"))
-            .tempdir()?;
+        let dir = tempfile::Builder::new().prefix(&format!("berth-{name}-")).tempdir()?;
         // The processes that write here die in the same moment; a second attempt takes what they were still writing.
         let script = "sleep 0.5; rm -rf -- \"$1\" || { sleep 1; rm -rf -- \"$1\"; }";
         let keep = std::env::var_os("BERTH_KEEP").is_some();
-        let cleaner = watchdog(
-            if keep { ":" } else { script },
-            &dir.path().to_string_lossy(),
-        )?;
-        Ok(Self {
-            dir: Some(dir),
-            cleaner,
-        })
+        let cleaner = watchdog(if keep { ":" } else { script }, &dir.path().to_string_lossy())?;
+        Ok(Self { dir: Some(dir), cleaner })
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
-        self.dir
-            .as_ref()
-            .map_or(Path::new("/nonexistent"), tempfile::TempDir::path)
+        self.dir.as_ref().map_or(Path::new("/nonexistent"), tempfile::TempDir::path)
     }
 
     /// Writes a file into it and returns where.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.path().join(name);
-        std::fs::write(&path, content)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 }
@@ -188,13 +154,7 @@ impl Drop for Scratch {
 /// A shell that runs `script` (with `$1`) as soon as this process has died. Signals of the terminal do not reach it.
 fn watchdog(script: &str, arg: &str) -> Result<Child> {
     let script = format!("trap '' INT TERM HUP; read -r _; {script}");
-    Command::new("sh")
-        .args(["-c", &script, "sh", arg])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .context("cannot run sh")
+    Command::new("sh").args(["-c", &script, "sh", arg]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot run sh")
 }
 
 /// A loopback port that is free now, below the ports the kernel hands out by itself: a client that retries towards a
@@ -211,10 +171,7 @@ pub fn free_port() -> Result<u16> {
             return Ok(port);
         }
     }
-    bail!(
-        "no loopback port between {FIRST} and {} is free",
-        FIRST + COUNT
-    )
+    bail!("no loopback port between {FIRST} and {} is free", FIRST + COUNT)
 }
 
 /// The last `lines` lines of a log.

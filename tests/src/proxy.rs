@@ -113,20 +113,11 @@ impl Proxy {
             partitioned: watch::Sender::new(false),
             held: watch::Sender::new(HashSet::new()),
         });
-        let listener =
-            TcpListener::bind((Ipv4Addr::LOCALHOST, crate::process::free_port()?)).await?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, crate::process::free_port()?)).await?;
         let address = listener.local_addr()?;
         let end = CancellationToken::new();
-        tokio::spawn(end.clone().run_until_cancelled_owned(accept(
-            listener,
-            Arc::clone(&state),
-            end.clone(),
-        )));
-        Ok(Self {
-            address,
-            state,
-            end,
-        })
+        tokio::spawn(end.clone().run_until_cancelled_owned(accept(listener, Arc::clone(&state), end.clone())));
+        Ok(Self { address, state, end })
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -157,28 +148,13 @@ impl Proxy {
     /// How many requests satisfy `wanted`.
     #[must_use]
     pub fn count(&self, wanted: impl Fn(&Seen) -> bool) -> usize {
-        lock(&self.state.journal)
-            .iter()
-            .filter(|seen| wanted(seen))
-            .count()
+        lock(&self.state.journal).iter().filter(|seen| wanted(seen)).count()
     }
 
     /// Puts `fault` in place for the next `times` requests that satisfy `matches`. The oldest fault that matches strikes.
-    pub fn inject(
-        &self,
-        fault: Fault,
-        times: usize,
-        matches: impl Fn(&Seen) -> bool + Send + Sync + 'static,
-    ) -> Placed {
-        let placed = Placed {
-            left: Arc::new(AtomicUsize::new(times)),
-            hits: Arc::default(),
-        };
-        lock(&self.state.rules).push(Rule {
-            matches: Box::new(matches),
-            fault,
-            placed: placed.clone(),
-        });
+    pub fn inject(&self, fault: Fault, times: usize, matches: impl Fn(&Seen) -> bool + Send + Sync + 'static) -> Placed {
+        let placed = Placed { left: Arc::new(AtomicUsize::new(times)), hits: Arc::default() };
+        lock(&self.state.rules).push(Rule { matches: Box::new(matches), fault, placed: placed.clone() });
         placed
     }
 
@@ -207,16 +183,12 @@ impl Proxy {
 
     /// Holds back the events of every watch of `resource` (plural) until [`Proxy::release_watches`]; none is lost.
     pub fn hold_watches(&self, resource: &str) {
-        self.state
-            .held
-            .send_modify(|held| _ = held.insert(resource.to_owned()));
+        self.state.held.send_modify(|held| _ = held.insert(resource.to_owned()));
     }
 
     /// Delivers what [`Proxy::hold_watches`] held back, and holds back no more.
     pub fn release_watches(&self, resource: &str) {
-        self.state
-            .held
-            .send_modify(|held| _ = held.remove(resource));
+        self.state.held.send_modify(|held| _ = held.remove(resource));
     }
 }
 
@@ -239,11 +211,8 @@ async fn accept(listener: TcpListener, state: Arc<State>, end: CancellationToken
         let cut = lock(&state.connections).clone();
         let state = Arc::clone(&state);
         tokio::spawn(cut.run_until_cancelled_owned(async move {
-            let service =
-                hyper::service::service_fn(move |request| answer(Arc::clone(&state), request));
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(stream), service);
+            let service = hyper::service::service_fn(move |request| answer(Arc::clone(&state), request));
+            let connection = hyper::server::conn::http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
             let _ = connection.await; // a broken connection is what this proxy is for
         }));
     }
@@ -269,12 +238,7 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         Some(Fault::DropAnswer | Fault::HangAnswer | Fault::DelayAnswer(_)) | None => {}
     }
 
-    for hop in [
-        header::HOST,
-        header::CONNECTION,
-        header::TRANSFER_ENCODING,
-        header::CONTENT_LENGTH,
-    ] {
+    for hop in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
         parts.headers.remove(hop);
     }
     parts.version = hyper::Version::HTTP_11;
@@ -299,15 +263,8 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
         let cut = CancellationToken::new();
         let mut watches = lock(&state.watches);
         watches.retain(|watch| !watch.cut.is_cancelled());
-        watches.push(OpenWatch {
-            seen: seen.clone(),
-            cut: cut.clone(),
-        });
-        body::Watch {
-            resource: seen.resource,
-            cut,
-            held: state.held.subscribe(),
-        }
+        watches.push(OpenWatch { seen: seen.clone(), cut: cut.clone() });
+        body::Watch { resource: seen.resource, cut, held: state.held.subscribe() }
     });
     Ok(response.map(|inner| body::pass(inner, watch)))
 }

@@ -15,35 +15,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("berth-plugins", &["berth-framework", "berth-api"]),
     ("berth-runtime", &["berth-api"]),
     ("berth-controllers", &["berth-runtime", "berth-api"]),
-    (
-        "berth-scheduler",
-        &[
-            "berth-plugins",
-            "berth-framework",
-            "berth-controllers",
-            "berth-runtime",
-            "berth-api",
-        ],
-    ),
+    ("berth-scheduler", &["berth-plugins", "berth-framework", "berth-controllers", "berth-runtime", "berth-api"]),
 ];
 
 /// Crates without a client, an executor or a clock, and what must therefore never be below them.
 const PURE: &[&str] = &["berth-api", "berth-framework", "berth-plugins"];
-const IMPURE: &[&str] = &[
-    "tokio",
-    "kube-client",
-    "kube-runtime",
-    "hyper",
-    "futures-executor",
-];
+const IMPURE: &[&str] = &["tokio", "kube-client", "kube-runtime", "hyper", "futures-executor"];
 
 fn metadata() -> Metadata {
-    MetadataCommand::new()
-        .manifest_path(checkout().join("Cargo.toml"))
-        .no_deps()
-        .other_options(["--locked".to_owned()])
-        .exec()
-        .expect("cargo metadata")
+    MetadataCommand::new().manifest_path(checkout().join("Cargo.toml")).no_deps().other_options(["--locked".to_owned()]).exec().expect("cargo metadata")
 }
 
 #[test]
@@ -55,29 +35,15 @@ fn only_the_architecture_s_arrows_exist() {
     for package in &metadata.packages {
         let Some(allowed) = allowed.get(package.name.as_str()) else {
             let folder = package.manifest_path.strip_prefix(root).expect("a member");
-            let first = folder
-                .components()
-                .next()
-                .map_or_else(String::new, |part| part.to_string());
+            let first = folder.components().next().map_or_else(String::new, |part| part.to_string());
             if !matches!(first.as_str(), "tests" | "benches" | "examples") {
-                wrong.push(format!(
-                    "{} is a new crate: give it its arrows in {}",
-                    package.name,
-                    file!()
-                ));
+                wrong.push(format!("{} is a new crate: give it its arrows in {}", package.name, file!()));
             }
             continue;
         };
-        for dependency in package
-            .dependencies
-            .iter()
-            .filter(|dependency| dependency.path.is_some())
-        {
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.path.is_some()) {
             if !allowed.contains(&dependency.name.as_str()) {
-                wrong.push(format!(
-                    "{} -> {} ({})",
-                    package.name, dependency.name, dependency.kind
-                ));
+                wrong.push(format!("{} -> {} ({})", package.name, dependency.name, dependency.kind));
             }
         }
     }
@@ -90,32 +56,14 @@ fn the_core_is_pure() {
     for name in PURE {
         // `cargo tree` of one package resolves the features that this package alone turns on.
         let output = Command::new(env!("CARGO"))
-            .args([
-                "tree",
-                "--locked",
-                "--edges=normal",
-                "--prefix=none",
-                "--format={p}",
-                "--package",
-                name,
-            ])
+            .args(["tree", "--locked", "--edges=normal", "--prefix=none", "--format={p}", "--package", name])
             .current_dir(checkout())
             .output()
             .expect("cargo tree");
-        assert!(
-            output.status.success(),
-            "cargo tree: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let below: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.split(' ').next())
-            .collect();
-        assert!(
-            below.contains(&"serde"),
-            "cargo tree no longer prints what this test reads:\n{text}"
-        );
+        let below: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+        assert!(below.contains(&"serde"), "cargo tree no longer prints what this test reads:\n{text}");
         for impure in IMPURE.iter().filter(|impure| below.contains(impure)) {
             wrong.push(format!("{name} -> … -> {impure}"));
         }
@@ -128,30 +76,14 @@ fn every_crate_obeys_the_workspace() {
     let mut wrong = Vec::new();
     for package in &metadata().packages {
         let manifest = std::fs::read_to_string(&package.manifest_path).expect("a manifest");
-        for line in [
-            "[lints]\nworkspace = true",
-            "version.workspace = true",
-            "license.workspace = true",
-        ] {
+        for line in ["[lints]\nworkspace = true", "version.workspace = true", "license.workspace = true"] {
             if !manifest.contains(line) {
-                wrong.push(format!(
-                    "{}: no `{}`",
-                    package.manifest_path,
-                    line.replace('\n', " ")
-                ));
+                wrong.push(format!("{}: no `{}`", package.manifest_path, line.replace('\n', " ")));
             }
         }
-        if package
-            .description
-            .as_deref()
-            .unwrap_or_default()
-            .is_empty()
-        {
+        if package.description.as_deref().unwrap_or_default().is_empty() {
             wrong.push(format!("{}: no description", package.manifest_path));
         }
     }
-    none(
-        "every crate takes version, license and lints from the workspace and says what it is",
-        &wrong,
-    );
+    none("every crate takes version, license and lints from the workspace and says what it is", &wrong);
 }

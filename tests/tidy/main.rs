@@ -1,10 +1,5 @@
 //! The rules of the house that no compiler checks: arrows between crates, purity of the core, and the state of the files.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test may panic"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod arrows;
 mod files;
@@ -12,9 +7,5 @@ mod generated;
 
 /// Fails with one line per violation.
 fn none(rule: &str, violations: &[String]) {
-    assert!(
-        violations.is_empty(),
-        "{rule}:\n  {}",
-        violations.join("\n  ")
-    );
+    assert!(violations.is_empty(), "{rule}:\n  {}", violations.join("\n  "));
 }

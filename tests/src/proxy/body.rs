@@ -27,31 +27,21 @@ pub(super) fn pass(inner: kube::client::Body, watch: Option<Watch>) -> Passed {
     let Some(watch) = watch else {
         return inner.map_err(anyhow::Error::from).boxed_unsync();
     };
-    let Watch {
-        resource,
-        cut,
-        held,
-    } = watch;
+    let Watch { resource, cut, held } = watch;
     let ended = cut.clone().drop_guard(); // a stream that is gone counts as cut, so that it is forgotten
-    let chunks = inner
-        .into_data_stream()
-        .map_err(anyhow::Error::from)
-        .then(move |chunk| {
-            let (mut held, resource) = (held.clone(), resource.clone());
-            async move {
-                let _ = held.wait_for(|held| !held.contains(&resource)).await;
-                chunk
-            }
-        });
+    let chunks = inner.into_data_stream().map_err(anyhow::Error::from).then(move |chunk| {
+        let (mut held, resource) = (held.clone(), resource.clone());
+        async move {
+            let _ = held.wait_for(|held| !held.contains(&resource)).await;
+            chunk
+        }
+    });
     let broken = futures::stream::once(async { Err(anyhow!("watch cut by the test")) });
     let token = cut.clone();
-    let stream = chunks
-        .take_until(cut.cancelled_owned())
-        .chain(broken.take_while(move |_| std::future::ready(token.is_cancelled())))
-        .map_ok(move |chunk| {
-            let _ = &ended;
-            Frame::data(chunk)
-        });
+    let stream = chunks.take_until(cut.cancelled_owned()).chain(broken.take_while(move |_| std::future::ready(token.is_cancelled()))).map_ok(move |chunk| {
+        let _ = &ended;
+        Frame::data(chunk)
+    });
     StreamBody::new(stream).boxed_unsync()
 }
 
@@ -71,11 +61,6 @@ pub(super) fn status(code: StatusCode) -> Result<Response<Passed>> {
         "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code.as_u16(), "reason": reason,
         "message": "made up by the test's proxy", "metadata": {},
     });
-    let body = Full::new(Bytes::from(status.to_string()))
-        .map_err(|never| match never {})
-        .boxed_unsync();
-    Ok(Response::builder()
-        .status(code)
-        .header(header::CONTENT_TYPE, "application/json")
-        .body(body)?)
+    let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {}).boxed_unsync();
+    Ok(Response::builder().status(code).header(header::CONTENT_TYPE, "application/json").body(body)?)
 }

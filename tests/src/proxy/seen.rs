@@ -29,10 +29,7 @@ impl Seen {
     /// Whether it asked for a change.
     #[must_use]
     pub fn is_write(&self) -> bool {
-        matches!(
-            self.verb,
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        )
+        matches!(self.verb, "create" | "update" | "patch" | "delete" | "deletecollection")
     }
 
     /// Whether it is `verb` of `resource`, the latter as `pods` or `runs/status`.
@@ -43,13 +40,8 @@ impl Seen {
     }
 
     pub(super) fn read(method: &Method, uri: &hyper::Uri, headers: &HeaderMap) -> Self {
-        let mut seen = Self {
-            uri: uri
-                .path_and_query()
-                .map_or_else(String::new, ToString::to_string),
-            user_agent: text(headers, &header::USER_AGENT),
-            ..Self::default()
-        };
+        let mut seen =
+            Self { uri: uri.path_and_query().map_or_else(String::new, ToString::to_string), user_agent: text(headers, &header::USER_AGENT), ..Self::default() };
         let mut parts = uri.path().split('/').filter(|part| !part.is_empty());
         match parts.next() {
             Some("api") => {}
@@ -67,15 +59,10 @@ impl Seen {
             seen.namespace = rest[1].to_owned();
             rest.drain(..2);
         }
-        let part = |index: usize| {
-            rest.get(index)
-                .map_or_else(String::new, |part| (*part).to_owned())
-        };
+        let part = |index: usize| rest.get(index).map_or_else(String::new, |part| (*part).to_owned());
         (seen.resource, seen.name, seen.subresource) = (part(0), part(1), part(2));
         let query = uri.query().unwrap_or_default();
-        let is_watch = query
-            .split('&')
-            .any(|pair| pair == "watch=true" || pair == "watch=1");
+        let is_watch = query.split('&').any(|pair| pair == "watch=true" || pair == "watch=1");
         seen.verb = match (method, seen.name.is_empty()) {
             (&Method::GET, _) if is_watch => "watch",
             (&Method::GET, true) => "list",
@@ -92,9 +79,7 @@ impl Seen {
 }
 
 fn text(headers: &HeaderMap, name: &header::HeaderName) -> String {
-    headers.get(name).map_or_else(String::new, |value| {
-        String::from_utf8_lossy(value.as_bytes()).into_owned()
-    })
+    headers.get(name).map_or_else(String::new, |value| String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
 #[cfg(test)]
@@ -105,98 +90,20 @@ mod tests {
     #[test]
     fn requests_are_classified_as_the_api_server_does() {
         let cases = [
-            (
-                "GET",
-                "/api/v1/pods?watch=true",
-                "watch",
-                "",
-                "pods",
-                "",
-                "",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a/pods/p",
-                "get",
-                "a",
-                "pods",
-                "p",
-                "",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a",
-                "get",
-                "",
-                "namespaces",
-                "a",
-                "",
-            ),
-            (
-                "PUT",
-                "/api/v1/namespaces/a/finalize",
-                "update",
-                "",
-                "namespaces",
-                "a",
-                "finalize",
-            ),
-            (
-                "POST",
-                "/api/v1/namespaces",
-                "create",
-                "",
-                "namespaces",
-                "",
-                "",
-            ),
-            (
-                "PATCH",
-                "/apis/kruntimes.io/v1alpha1/namespaces/a/runs/r/status?x=1",
-                "patch",
-                "a",
-                "runs",
-                "r",
-                "status",
-            ),
-            (
-                "DELETE",
-                "/apis/kruntimes.io/v1alpha1/namespaces/a/runs",
-                "deletecollection",
-                "a",
-                "runs",
-                "",
-                "",
-            ),
-            (
-                "GET",
-                "/apis/kruntimes.io/v1alpha1/runs?limit=5",
-                "list",
-                "",
-                "runs",
-                "",
-                "",
-            ),
+            ("GET", "/api/v1/pods?watch=true", "watch", "", "pods", "", ""),
+            ("GET", "/api/v1/namespaces/a/pods/p", "get", "a", "pods", "p", ""),
+            ("GET", "/api/v1/namespaces/a", "get", "", "namespaces", "a", ""),
+            ("PUT", "/api/v1/namespaces/a/finalize", "update", "", "namespaces", "a", "finalize"),
+            ("POST", "/api/v1/namespaces", "create", "", "namespaces", "", ""),
+            ("PATCH", "/apis/kruntimes.io/v1alpha1/namespaces/a/runs/r/status?x=1", "patch", "a", "runs", "r", "status"),
+            ("DELETE", "/apis/kruntimes.io/v1alpha1/namespaces/a/runs", "deletecollection", "a", "runs", "", ""),
+            ("GET", "/apis/kruntimes.io/v1alpha1/runs?limit=5", "list", "", "runs", "", ""),
             ("GET", "/readyz", "get", "", "", "", ""),
         ];
         for (method, uri, verb, namespace, resource, name, subresource) in cases {
-            let seen = Seen::read(
-                &method.parse().unwrap(),
-                &uri.parse().unwrap(),
-                &HeaderMap::new(),
-            );
-            let read = (
-                seen.verb,
-                &*seen.namespace,
-                &*seen.resource,
-                &*seen.name,
-                &*seen.subresource,
-            );
-            assert_eq!(
-                read,
-                (verb, namespace, resource, name, subresource),
-                "{method} {uri}"
-            );
+            let seen = Seen::read(&method.parse().unwrap(), &uri.parse().unwrap(), &HeaderMap::new());
+            let read = (seen.verb, &*seen.namespace, &*seen.resource, &*seen.name, &*seen.subresource);
+            assert_eq!(read, (verb, namespace, resource, name, subresource), "{method} {uri}");
         }
     }
 }
