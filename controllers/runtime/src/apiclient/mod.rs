@@ -1,0 +1,181 @@
+//! A Kubernetes client for writers that must know what happened.
+//!
+//! kube's own default retries every verb, POST and PATCH too, up to 15 times and has no read time-out. [`connect`] turns
+//! that off, bounds every request by verb ([`Limits`]) and reports each to a [`CallObserver`]. Only reads are retried
+//! ([`read`]). A failed write is classified ([`CallError`]): refused, never sent, or *ambiguous*, in which case only a read tells.
+
+mod error;
+mod layer;
+mod status;
+
+pub use error::CallError;
+pub use layer::{Call, CallLayer, CallObserver, Limits, Outcome, Verb};
+pub use status::{Precondition, Written, status_merge_patch};
+
+use crate::backoff::Backoff;
+use kube::client::ClientBuilder;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The named kubeconfig is missing, unreadable or incomplete.
+    #[error("kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file that was named.
+        path: String,
+        /// What is wrong with it.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// No file was named, and neither `$KUBECONFIG`, `~/.kube/config` nor a service account leads to a cluster.
+    #[error("no cluster: neither a kubeconfig nor a service account ({0})")]
+    Infer(Box<kube::config::InferConfigError>),
+    /// The configuration can't be turned into a client (certificates, proxy, credentials).
+    #[error("client: {0}")]
+    Client(Box<kube::Error>),
+}
+
+/// A client for the cluster of `kubeconfig`, or, without one, of the environment (kubeconfig, then in-cluster).
+///
+/// Every request made through it, also by an `Api<K>` or a watcher, is bounded by `limits` and reported to `observer`.
+pub async fn connect(kubeconfig: Option<&Path>, limits: Limits, observer: Arc<dyn CallObserver>) -> Result<Client, ConnectError> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let wrap = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source: Box::new(source) };
+            let file = Kubeconfig::read_from(path).map_err(wrap)?;
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)?
+        }
+        None => Config::infer().await.map_err(|error| ConnectError::Infer(Box::new(error)))?,
+    };
+    client(config, limits, observer)
+}
+
+/// A client for a configuration that the caller already has. Its retries and time-outs are overridden.
+pub fn client(mut config: Config, limits: Limits, observer: Arc<dyn CallObserver>) -> Result<Client, ConnectError> {
+    config.default_retry = false;
+    config.connect_timeout = Some(limits.connect);
+    config.write_timeout = Some(limits.write);
+    config.read_timeout = Some(limits.silence);
+    // Without this, the time a pooled connection sat idle counts against the next answer.
+    config.reset_reader_on_write = true;
+    let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+    Ok(builder.with_layer(&CallLayer::new(limits, observer)).build())
+}
+
+/// How often and how long a read is tried again.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadRetry {
+    /// Requests at most, the first included.
+    pub attempts: u32,
+    /// Between them.
+    pub backoff: Backoff,
+}
+
+impl Default for ReadRetry {
+    fn default() -> Self {
+        Self { attempts: 4, backoff: Backoff::READS }
+    }
+}
+
+/// Runs `call`, which must be a read, and again after a [retryable](CallError::retryable) failure, as the server asks or with backoff.
+pub async fn read<T, F>(retry: ReadRetry, mut call: impl FnMut() -> F) -> Result<T, CallError>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let mut failures = 0;
+    loop {
+        let error = match call().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => CallError::from(error),
+        };
+        if !error.retryable() || failures + 1 >= retry.attempts {
+            return Err(error);
+        }
+        let delay = error.retry_after().unwrap_or_default().min(Duration::from_secs(10)).max(retry.backoff.delay(failures));
+        failures += 1;
+        tokio::time::sleep(delay).await;
+    }
+}
+
+/// The object as it is now, or None if there is none: a quorum read, past every cache, retried. It resolves an ambiguous write.
+pub async fn get_uncached<K>(api: &Api<K>, name: &str) -> Result<Option<K>, CallError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    read(ReadRetry::default(), || api.get_opt(name)).await
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+pub(crate) mod testing {
+    //! A client whose server is a closure.
+
+    use super::*;
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    /// What the server answers: status and JSON, or no answer at all, ever.
+    pub enum Answer {
+        Json(u16, serde_json::Value),
+        /// Headers, then nothing.
+        Stuck,
+        /// The connection breaks with this error.
+        Broken(std::io::ErrorKind),
+        /// Lines of a watch, then silence.
+        Watch(Vec<serde_json::Value>),
+        Never,
+    }
+
+    /// A request as the server saw it.
+    #[derive(Clone, Debug)]
+    pub struct Seen {
+        pub method: String,
+        pub uri: String,
+        pub content_type: String,
+        pub body: serde_json::Value,
+    }
+
+    pub fn client(limits: Limits, observer: Arc<dyn CallObserver>, serve: impl Fn(Seen) -> Answer + Send + Sync + 'static) -> Client {
+        use futures::StreamExt;
+        use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
+        let serve = Arc::new(serve);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let serve = serve.clone();
+            async move {
+                let (parts, body) = request.into_parts();
+                let bytes = body.collect_bytes().await.unwrap();
+                let seen = Seen {
+                    method: parts.method.to_string(),
+                    uri: parts.uri.to_string(),
+                    content_type: parts.headers.get("content-type").map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default(),
+                    body: serde_json::from_slice(&bytes).unwrap_or_default(),
+                };
+                let chunks = |lines: Vec<String>, then_hang: bool| -> BoxBody<bytes::Bytes, std::io::Error> {
+                    let first = futures::stream::iter(lines.into_iter().map(|l| Ok(http_body::Frame::data(bytes::Bytes::from(l)))));
+                    match then_hang {
+                        true => BodyExt::boxed(StreamBody::new(first.chain(futures::stream::pending()))),
+                        false => BodyExt::boxed(StreamBody::new(first)),
+                    }
+                };
+                let (code, body) = match serve(seen) {
+                    Answer::Json(code, json) => (code, chunks(vec![json.to_string()], false)),
+                    Answer::Stuck => (200, chunks(vec![], true)),
+                    Answer::Watch(lines) => (200, chunks(lines.into_iter().map(|l| format!("{l}\n")).collect(), true)),
+                    Answer::Broken(kind) => return Err(tower::BoxError::from(std::io::Error::from(kind))),
+                    Answer::Never => futures::future::pending().await,
+                };
+                Ok(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        ClientBuilder::new(service, "default").with_layer(&CallLayer::new(limits, observer)).build()
+    }
+}
+
+#[cfg(test)]
+mod tests;
