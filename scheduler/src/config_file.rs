@@ -1,0 +1,1 @@
+//! `--config FILE`: reads a BerthConfiguration and builds its profile, telling everything that is wrong at once.

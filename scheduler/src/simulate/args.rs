@@ -1,0 +1,73 @@
+//! The flags of `berth simulate`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+
+/// Flags of `berth simulate`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Examples:
+  # What would happen to these manifests, and why
+  berth simulate -f pods.yaml -f runs/
+
+  # A cluster as it is, plus a Run that is not there yet
+  kubectl get pods,runs,persistentworkspaces -A -o yaml | berth simulate -f - -f new-run.yaml --explain ci/build
+
+  # A queue of work: every Run lasts half a minute, look at the first hour
+  berth simulate -f examples/cohort --run-duration 30s --until 1h
+
+  # In a pipeline: fail unless everything fits
+  berth simulate -f manifests/ --require-placed -o json > placement.json
+
+Exit code: 0; 1 if --require-placed and a Run is left Pending; 2 if the input can't be read.")]
+pub struct SimulateArgs {
+    /// Manifests: a file, a folder (its .yaml, .yml and .json files, recursively) or - for standard input; repeatable
+    #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
+    pub filenames: Vec<PathBuf>,
+    /// BerthConfiguration: profile, plugins, args
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How the result is printed
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Output,
+    /// Shows what every plugin says of every Pod for this Run
+    #[arg(long, value_name = "NAMESPACE/RUN")]
+    pub explain: Option<RunName>,
+    /// When the clock starts; else at the newest time in the input that is not a future heartbeat
+    #[arg(long, value_name = "RFC3339")]
+    pub now: Option<Timestamp>,
+}
+
+/// Formats of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// Stable, for programs.
+    Json,
+}
+
+/// `namespace/name` of a Run; `default` without a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunName {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl FromStr for RunName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err("must be NAMESPACE/RUN".into());
+        }
+        Ok(Self { namespace: namespace.into(), name: name.into() })
+    }
+}
