@@ -1,4 +1,5 @@
 //! The suite on a real kube-apiserver: one control plane for all tests that do not kill it, a namespace for each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod api_rows;
 mod smoke;

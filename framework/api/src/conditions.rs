@@ -43,22 +43,12 @@ const MESSAGE_CHARS_MAX: usize = 32_768;
 /// Sets the condition of type `kind`. `lastTransitionTime` becomes `now` only if `status` changes (reference §1.4).
 ///
 /// `now` is cut to whole seconds when it is written. `message` is cut to 32,768 characters.
-pub fn set_condition(
-    conditions: &mut Vec<Condition>,
-    kind: &str,
-    status: ConditionStatus,
-    reason: &str,
-    message: &str,
-    now: &Time,
-) -> ConditionChange {
+pub fn set_condition(conditions: &mut Vec<Condition>, kind: &str, status: ConditionStatus, reason: &str, message: &str, now: &Time) -> ConditionChange {
     let message = match message.char_indices().nth(MESSAGE_CHARS_MAX) {
         Some((end, _)) => &message[..end],
         None => message,
     };
-    if let Some(old) = conditions
-        .iter_mut()
-        .find(|condition| condition.type_ == kind)
-    {
+    if let Some(old) = conditions.iter_mut().find(|condition| condition.type_ == kind) {
         if old.status == status.as_str() && old.reason == reason && old.message == message {
             return ConditionChange::Unchanged;
         }
@@ -103,37 +93,14 @@ mod tests {
     fn the_time_tells_when_the_status_changed() {
         let mut list = Vec::new();
         let mut set = |status, message: &str, second| {
-            let change = set_condition(
-                &mut list,
-                "Scheduled",
-                status,
-                "Reason",
-                message,
-                &at(second),
-            );
-            (
-                change,
-                list[0].last_transition_time.clone(),
-                list[0].message.clone(),
-            )
+            let change = set_condition(&mut list, "Scheduled", status, "Reason", message, &at(second));
+            (change, list[0].last_transition_time.clone(), list[0].message.clone())
         };
         use ConditionChange::{Changed, Unchanged};
-        assert_eq!(
-            set(ConditionStatus::False, "a", 1),
-            (Changed, at(1), "a".into())
-        );
-        assert_eq!(
-            set(ConditionStatus::False, "a", 2),
-            (Unchanged, at(1), "a".into())
-        );
-        assert_eq!(
-            set(ConditionStatus::False, "b", 3),
-            (Changed, at(1), "b".into())
-        );
-        assert_eq!(
-            set(ConditionStatus::True, "b", 4),
-            (Changed, at(4), "b".into())
-        );
+        assert_eq!(set(ConditionStatus::False, "a", 1), (Changed, at(1), "a".into()));
+        assert_eq!(set(ConditionStatus::False, "a", 2), (Unchanged, at(1), "a".into()));
+        assert_eq!(set(ConditionStatus::False, "b", 3), (Changed, at(1), "b".into()));
+        assert_eq!(set(ConditionStatus::True, "b", 4), (Changed, at(4), "b".into()));
     }
 
     #[test]
@@ -141,37 +108,18 @@ mod tests {
         let mut list = Vec::new();
         for index in 0..CONDITIONS_MAX {
             let kind = format!("T{index}");
-            assert_eq!(
-                set_condition(&mut list, &kind, ConditionStatus::True, "R", "", &at(1)),
-                ConditionChange::Changed
-            );
+            assert_eq!(set_condition(&mut list, &kind, ConditionStatus::True, "R", "", &at(1)), ConditionChange::Changed);
         }
-        assert_eq!(
-            set_condition(&mut list, "New", ConditionStatus::True, "R", "", &at(1)),
-            ConditionChange::Full
-        );
-        assert_eq!(
-            set_condition(&mut list, "T3", ConditionStatus::False, "R", "", &at(2)),
-            ConditionChange::Changed
-        );
+        assert_eq!(set_condition(&mut list, "New", ConditionStatus::True, "R", "", &at(1)), ConditionChange::Full);
+        assert_eq!(set_condition(&mut list, "T3", ConditionStatus::False, "R", "", &at(2)), ConditionChange::Changed);
         assert_eq!(list.len(), CONDITIONS_MAX);
-        assert_eq!(
-            find(&list, "T3").map(|condition| condition.status.as_str()),
-            Some("False")
-        );
+        assert_eq!(find(&list, "T3").map(|condition| condition.status.as_str()), Some("False"));
     }
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
         let mut list = Vec::new();
-        set_condition(
-            &mut list,
-            "A",
-            ConditionStatus::True,
-            "R",
-            &"é".repeat(40_000),
-            &at(1),
-        );
+        set_condition(&mut list, "A", ConditionStatus::True, "R", &"é".repeat(40_000), &at(1));
         assert_eq!(list[0].message.chars().count(), MESSAGE_CHARS_MAX);
     }
 }

@@ -5,8 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use crate::rules::{self, CrdError};
 
 /// First line of each generated file.
-const HEADER: &str =
-    "# Generated from the Rust types and rules of framework/api by `berth crds`; do not edit.\n";
+const HEADER: &str = "# Generated from the Rust types and rules of framework/api by `berth crds`; do not edit.\n";
 
 /// A definition can't be written.
 #[derive(Debug, thiserror::Error)]
@@ -46,10 +45,7 @@ pub fn crds_yaml() -> Result<Vec<(String, String)>, CrdsError> {
         .into_iter()
         .map(|crd| {
             let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
-            let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdsError::Yaml {
-                name: file.clone(),
-                cause: error.to_string(),
-            })?;
+            let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdsError::Yaml { name: file.clone(), cause: error.to_string() })?;
             Ok((file, format!("{HEADER}{yaml}")))
         })
         .collect()

@@ -59,12 +59,7 @@ pub fn persistent_workspace(value: Value) -> Result<PersistentWorkspace, Invalid
 #[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T, InvalidObject> {
     tidy(&mut value);
-    let text = |path: &[&str]| {
-        path.iter()
-            .try_fold(&value, |at, key| at.get(key))
-            .and_then(Value::as_str)
-            .map(str::to_owned)
-    };
+    let text = |path: &[&str]| path.iter().try_fold(&value, |at, key| at.get(key)).and_then(Value::as_str).map(str::to_owned);
     let mut invalid = InvalidObject {
         kind,
         namespace: text(&["metadata", "namespace"]).unwrap_or_default(),
@@ -87,9 +82,7 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         return Err(invalid);
     }
     // ObjectMeta alone is required by the type; nothing stored lacks it, a manifest may.
-    object
-        .entry("metadata")
-        .or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
+    object.entry("metadata").or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
     serde_path_to_error::deserialize(value).map_err(|error| {
         invalid.path = error.path().to_string();
         invalid.reason = shorten(error.inner().to_string());
@@ -146,16 +139,8 @@ mod tests {
     #[test]
     fn a_refusal_names_the_object_and_the_field() {
         let rows = [
-            (
-                json!({"spec": {"runtime": 5, "mode": {}}}),
-                "spec.runtime",
-                "invalid type: integer `5`, expected a string",
-            ),
-            (
-                json!({"spec": {"runtime": "x"}}),
-                "spec",
-                "missing field `mode`",
-            ),
+            (json!({"spec": {"runtime": 5, "mode": {}}}), "spec.runtime", "invalid type: integer `5`, expected a string"),
+            (json!({"spec": {"runtime": "x"}}), "spec", "missing field `mode`"),
             (
                 json!({"spec": {"runtime": "x", "mode": {}, "affinity": {"runAffinity": {
                     "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1.5}]}}}}),
@@ -175,11 +160,7 @@ mod tests {
 
     #[test]
     fn an_object_without_spec_is_marked_as_such() {
-        for value in [
-            json!({}),
-            json!({"spec": null}),
-            json!({"metadata": {"name": "a"}}),
-        ] {
+        for value in [json!({}), json!({"spec": null}), json!({"metadata": {"name": "a"}})] {
             assert!(run(value).unwrap_err().without_spec);
         }
         assert!(!run(json!([])).unwrap_err().without_spec);
@@ -192,10 +173,7 @@ mod tests {
             let run = run(json!({"spec": {"runtime": "x", "mode": {}}, "status": status})).unwrap();
             run.phase().clone()
         };
-        assert_eq!(
-            phase_of(json!({"phase": "Suspended"})),
-            RunPhase::Unknown("Suspended".into())
-        );
+        assert_eq!(phase_of(json!({"phase": "Suspended"})), RunPhase::Unknown("Suspended".into()));
         assert_eq!(phase_of(json!({"phase": ""})), RunPhase::Pending);
         assert_eq!(phase_of(json!({})), RunPhase::Pending);
         assert_eq!(phase_of(json!(null)), RunPhase::Pending);
@@ -205,9 +183,7 @@ mod tests {
 
     #[test]
     fn a_long_reason_is_cut_below_the_limit() {
-        let error = run(
-            json!({"spec": {"runtime": "x", "mode": {}, "ttlSecondsAfterFinished": "é".repeat(9000)}}),
-        );
+        let error = run(json!({"spec": {"runtime": "x", "mode": {}, "ttlSecondsAfterFinished": "é".repeat(9000)}}));
         let reason = error.unwrap_err().reason;
         assert!(reason.len() < MESSAGE_BYTES_MAX, "{}", reason.len());
     }

@@ -28,9 +28,7 @@ pub enum DurationError {
 /// See [`DurationError`]; never panics, whatever the text.
 pub fn parse_go(text: &str) -> Result<Duration, DurationError> {
     let nanos = parse_go_nanos(text)?;
-    u64::try_from(nanos)
-        .map(Duration::from_nanos)
-        .map_err(|_| DurationError::Negative)
+    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| DurationError::Negative)
 }
 
 /// Reads a duration with its sign, in nanoseconds; every text that Go accepts, and no other.
@@ -61,9 +59,7 @@ pub fn parse_go_nanos(text: &str) -> Result<i64, DurationError> {
         if whole.is_empty() && decimals.is_empty() {
             return Err(DurationError::Malformed);
         }
-        let unit_end = after_number
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after_number.len());
+        let unit_end = after_number.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after_number.len());
         let (unit, after_unit) = after_number.split_at(unit_end);
         let unit_nanos = unit_nanos(unit)?;
         let mut value = whole_nanos(whole, unit_nanos).ok_or(DurationError::OutOfRange)?;
@@ -74,18 +70,11 @@ pub fn parse_go_nanos(text: &str) -> Result<i64, DurationError> {
         }
         rest = after_unit;
     }
-    if negative {
-        Ok(0_i64.wrapping_sub_unsigned(total))
-    } else {
-        i64::try_from(total).map_err(|_| DurationError::OutOfRange)
-    }
+    if negative { Ok(0_i64.wrapping_sub_unsigned(total)) } else { i64::try_from(total).map_err(|_| DurationError::OutOfRange) }
 }
 
 fn split_digits(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 fn unit_nanos(unit: &str) -> Result<u64, DurationError> {
@@ -104,9 +93,7 @@ fn unit_nanos(unit: &str) -> Result<u64, DurationError> {
 fn whole_nanos(digits: &str, unit_nanos: u64) -> Option<u64> {
     let mut value: u64 = 0;
     for digit in digits.bytes() {
-        value = value
-            .checked_mul(10)?
-            .checked_add(u64::from(digit - b'0'))?;
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
     }
     value.checked_mul(unit_nanos)
 }

@@ -63,11 +63,7 @@ pub struct PersistentWorkspaceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_pod: Option<String>,
     /// UID of that Pod: a namesake is another Pod with another filesystem (spec).
-    #[serde(
-        default,
-        rename = "boundPodUID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "boundPodUID", skip_serializing_if = "Option::is_none")]
     pub bound_pod_uid: Option<String>,
     /// Directory inside the Pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,9 +79,7 @@ pub struct PersistentWorkspaceStatus {
 impl PersistentWorkspace {
     /// The phase; a workspace without status, or with an empty phase, is Pending.
     pub fn phase(&self) -> &WorkspacePhase {
-        self.status
-            .as_ref()
-            .map_or(&WorkspacePhase::Pending, |status| &status.phase)
+        self.status.as_ref().map_or(&WorkspacePhase::Pending, |status| &status.phase)
     }
 }
 

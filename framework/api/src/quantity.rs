@@ -27,11 +27,7 @@ pub enum QuantityError {
 /// `1k`, `1Ki`, `1e3`, `1000m` and `-0` are integers; `500m`, `1.5` and `-1` are not.
 pub fn non_negative_integer(quantity: &Quantity) -> Result<i64, QuantityError> {
     let parts = integer_and_fraction(&quantity.0)?;
-    if parts.fraction {
-        Err(QuantityError::Fractional)
-    } else {
-        Ok(parts.integer)
-    }
+    if parts.fraction { Err(QuantityError::Fractional) } else { Ok(parts.integer) }
 }
 
 /// The quantity rounded down to a whole number: the semantics of advertised capacity (decisions, "Capacity").
@@ -60,9 +56,7 @@ fn integer_and_fraction(text: &str) -> Result<Parts, QuantityError> {
         Some(b'+') => (false, &text[1..]),
         _ => (false, text),
     };
-    let number_end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
+    let number_end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(number_end);
     let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + decimals.len() == 0 || decimals.contains('.') {
@@ -70,19 +64,11 @@ fn integer_and_fraction(text: &str) -> Result<Parts, QuantityError> {
     }
     let (exponent, doublings_10) = suffix_scale(suffix)?;
 
-    let mut digits: Vec<u8> = whole
-        .bytes()
-        .chain(decimals.bytes())
-        .map(|byte| byte - b'0')
-        .collect();
-    let mut exponent =
-        exponent - i64::try_from(decimals.len()).map_err(|_| QuantityError::TooLarge)?;
+    let mut digits: Vec<u8> = whole.bytes().chain(decimals.bytes()).map(|byte| byte - b'0').collect();
+    let mut exponent = exponent - i64::try_from(decimals.len()).map_err(|_| QuantityError::TooLarge)?;
     strip_zeros(&mut digits, &mut exponent);
     if digits.is_empty() {
-        return Ok(Parts {
-            integer: 0,
-            fraction: false,
-        });
+        return Ok(Parts { integer: 0, fraction: false });
     }
     if negative {
         return Err(QuantityError::Negative);
@@ -114,22 +100,13 @@ fn suffix_scale(suffix: &str) -> Result<(i64, u32), QuantityError> {
         "Pi" => (0, 5),
         "Ei" => (0, 6),
         _ => {
-            let exponent = suffix
-                .strip_prefix(['e', 'E'])
-                .ok_or(QuantityError::Malformed)?;
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Malformed)?;
             let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return Err(QuantityError::Malformed);
             }
             // Go keeps 32 bits of the exponent; what does not fit has no agreed meaning.
-            (
-                i64::from(
-                    exponent
-                        .parse::<i32>()
-                        .map_err(|_| QuantityError::Malformed)?,
-                ),
-                0,
-            )
+            (i64::from(exponent.parse::<i32>().map_err(|_| QuantityError::Malformed)?), 0)
         }
     };
     Ok(scale)
@@ -168,13 +145,7 @@ fn split_at_point(digits: &[u8], exponent: i64) -> Result<Parts, QuantityError> 
     if integer_digits > INTEGER_DIGITS_MAX {
         return Err(QuantityError::TooLarge);
     }
-    let at = |position: i64| {
-        usize::try_from(position)
-            .ok()
-            .and_then(|index| digits.get(index))
-            .copied()
-            .unwrap_or(0)
-    };
+    let at = |position: i64| usize::try_from(position).ok().and_then(|index| digits.get(index)).copied().unwrap_or(0);
     let mut integer: u64 = 0;
     for position in 0..integer_digits.max(0) {
         integer = integer * 10 + u64::from(at(position)); // at most 19 digits: below 10^19 < 2^64
@@ -192,10 +163,7 @@ fn split_at_point(digits: &[u8], exponent: i64) -> Result<Parts, QuantityError> 
         integer += 1;
     }
     let integer = i64::try_from(integer).map_err(|_| QuantityError::TooLarge)?;
-    Ok(Parts {
-        integer,
-        fraction: nanos > 0,
-    })
+    Ok(Parts { integer, fraction: nanos > 0 })
 }
 
 #[cfg(test)]
@@ -231,11 +199,7 @@ mod tests {
         ("1G", Ok(1_000_000_000), Ok(1_000_000_000)),
         ("1T", Ok(1_000_000_000_000), Ok(1_000_000_000_000)),
         ("1P", Ok(1_000_000_000_000_000), Ok(1_000_000_000_000_000)),
-        (
-            "1E",
-            Ok(1_000_000_000_000_000_000),
-            Ok(1_000_000_000_000_000_000),
-        ),
+        ("1E", Ok(1_000_000_000_000_000_000), Ok(1_000_000_000_000_000_000)),
         ("10E", Err(TooLarge), Err(TooLarge)),
         ("1Ki", Ok(1024), Ok(1024)),
         ("1.5Ki", Ok(1536), Ok(1536)),
@@ -255,25 +219,13 @@ mod tests {
         ("1500e-2", Ok(15), Ok(15)),
         ("1e0", Ok(1), Ok(1)),
         ("1e00000000000003", Ok(1000), Ok(1000)),
-        (
-            "9007199254740993",
-            Ok(9_007_199_254_740_993),
-            Ok(9_007_199_254_740_993),
-        ),
+        ("9007199254740993", Ok(9_007_199_254_740_993), Ok(9_007_199_254_740_993)),
         ("9223372036854775807", Ok(i64::MAX), Ok(i64::MAX)),
         ("9223372036854775807.5", Err(Fractional), Ok(i64::MAX)),
         ("9223372036854775808", Err(TooLarge), Err(TooLarge)),
-        (
-            "99999999999999999999999999999999999999999999",
-            Err(TooLarge),
-            Err(TooLarge),
-        ),
+        ("99999999999999999999999999999999999999999999", Err(TooLarge), Err(TooLarge)),
         ("0e999999999", Ok(0), Ok(0)),
-        (
-            "1e18",
-            Ok(1_000_000_000_000_000_000),
-            Ok(1_000_000_000_000_000_000),
-        ),
+        ("1e18", Ok(1_000_000_000_000_000_000), Ok(1_000_000_000_000_000_000)),
         ("1e19", Err(TooLarge), Err(TooLarge)),
         ("1e999999999", Err(TooLarge), Err(TooLarge)),
         ("1e-999999999", Err(Fractional), Ok(0)),
@@ -319,11 +271,7 @@ mod tests {
     #[test]
     fn quantities_are_read_as_kubernetes_reads_them() {
         for (text, request, capacity) in ROWS {
-            assert_eq!(
-                non_negative_integer(&Quantity((*text).to_owned())),
-                *request,
-                "request {text:?}"
-            );
+            assert_eq!(non_negative_integer(&Quantity((*text).to_owned())), *request, "request {text:?}");
             assert_eq!(floor_integer(text), *capacity, "capacity {text:?}");
         }
     }

@@ -56,20 +56,13 @@ pub enum FieldErrorKind {
 impl FieldErrorKind {
     /// The API server skips CEL when one of these is found (it can't trust the shape).
     fn blocks_cel(self) -> bool {
-        matches!(
-            self,
-            Self::Required | Self::Type | Self::NotSupported | Self::TooLong | Self::TooMany
-        )
+        matches!(self, Self::Required | Self::Type | Self::NotSupported | Self::TooLong | Self::TooMany)
     }
 }
 
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.path.is_empty() {
-            f.write_str(&self.message)
-        } else {
-            write!(f, "{}: {}", self.path, self.message)
-        }
+        if self.path.is_empty() { f.write_str(&self.message) } else { write!(f, "{}: {}", self.path, self.message) }
     }
 }
 

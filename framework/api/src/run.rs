@@ -17,8 +17,8 @@ pub use affinity::{RunAffinity, RunAffinityRules, RunAffinityTerm, WeightedRunAf
 pub use compile::{InvalidRequest, InvalidTerm};
 pub use phase::RunPhase;
 pub use status::{
-    ArtifactFilesystemLocation, ArtifactLocation, ArtifactRef, ArtifactS3Location, ArtifactStore,
-    ArtifactStoreFilesystem, ArtifactStoreS3, RunEndpoint, RunStatus,
+    ArtifactFilesystemLocation, ArtifactLocation, ArtifactRef, ArtifactS3Location, ArtifactStore, ArtifactStoreFilesystem, ArtifactStoreS3, RunEndpoint,
+    RunStatus,
 };
 
 /// What to run and where it may be placed. Everything but `cancelRequested` and `ttlSecondsAfterFinished` is immutable.
@@ -180,8 +180,6 @@ pub struct RetryPolicy {
 impl Run {
     /// The phase; a Run without status, or with an empty phase, is Pending (reference §0.2).
     pub fn phase(&self) -> &RunPhase {
-        self.status
-            .as_ref()
-            .map_or(&RunPhase::Pending, |status| &status.phase)
+        self.status.as_ref().map_or(&RunPhase::Pending, |status| &status.phase)
     }
 }

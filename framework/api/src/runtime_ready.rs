@@ -32,16 +32,8 @@ impl Heartbeat {
     pub fn observe(previous: Option<Self>, probe_time_ms: i64, now: Now) -> Self {
         match previous {
             Some(same) if same.probe_time_ms == probe_time_ms => same,
-            Some(_) => Self {
-                probe_time_ms,
-                first_seen_mono_ms: now.mono_ms,
-                changed_seen_mono_ms: Some(now.mono_ms),
-            },
-            None => Self {
-                probe_time_ms,
-                first_seen_mono_ms: now.mono_ms,
-                changed_seen_mono_ms: None,
-            },
+            Some(_) => Self { probe_time_ms, first_seen_mono_ms: now.mono_ms, changed_seen_mono_ms: Some(now.mono_ms) },
+            None => Self { probe_time_ms, first_seen_mono_ms: now.mono_ms, changed_seen_mono_ms: None },
         }
     }
 
@@ -52,22 +44,13 @@ impl Heartbeat {
     /// for a time in the past it changes nothing.
     pub fn fresh_until(&self, now: Now) -> Option<u64> {
         let limit_ms = HEARTBEAT_FRESH_MS.unsigned_abs();
-        let by_change = self
-            .changed_seen_mono_ms
-            .map(|seen| seen.saturating_add(limit_ms));
+        let by_change = self.changed_seen_mono_ms.map(|seen| seen.saturating_add(limit_ms));
         // What remains of the 15 s by our clock; beyond 64 bits only for absurd times, hence i128.
-        let remaining_ms = i128::from(self.probe_time_ms) + i128::from(HEARTBEAT_FRESH_MS)
-            - i128::from(now.wall_ms);
+        let remaining_ms = i128::from(self.probe_time_ms) + i128::from(HEARTBEAT_FRESH_MS) - i128::from(now.wall_ms);
         let by_clock = u64::try_from(remaining_ms.min(i128::from(HEARTBEAT_FRESH_MS)))
             .ok()
-            .map(|remaining| {
-                now.mono_ms
-                    .saturating_add(remaining)
-                    .min(self.first_seen_mono_ms.saturating_add(limit_ms))
-            });
-        by_change
-            .max(by_clock)
-            .filter(|until| *until >= now.mono_ms)
+            .map(|remaining| now.mono_ms.saturating_add(remaining).min(self.first_seen_mono_ms.saturating_add(limit_ms)));
+        by_change.max(by_clock).filter(|until| *until >= now.mono_ms)
     }
 }
 
@@ -90,41 +73,25 @@ impl PodFacts {
     /// Reads a Pod; `previous` is what was known of the Pod of the same UID.
     pub fn observe(previous: Option<&Self>, pod: &Pod, now: Now) -> Self {
         let status = pod.status.as_ref();
-        let condition = |kind: &str| {
-            status.and_then(|status| {
-                status
-                    .conditions
-                    .as_ref()?
-                    .iter()
-                    .find(|condition| condition.type_ == kind)
-            })
-        };
+        let condition = |kind: &str| status.and_then(|status| status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind));
         let beat = condition(POD_CONDITION_RUNTIMED_READY);
         let remembered = previous.and_then(|facts| facts.heartbeat);
         let heartbeat = match beat.and_then(|beat| beat.last_probe_time.as_ref()) {
-            Some(probe) => Some(Heartbeat::observe(
-                remembered,
-                probe.0.as_millisecond(),
-                now,
-            )),
+            Some(probe) => Some(Heartbeat::observe(remembered, probe.0.as_millisecond(), now)),
             None => remembered,
         };
         Self {
             running: status.and_then(|status| status.phase.as_deref()) == Some("Running"),
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            heartbeat_true: beat
-                .is_some_and(|beat| beat.status == "True" && beat.last_probe_time.is_some()),
+            heartbeat_true: beat.is_some_and(|beat| beat.status == "True" && beat.last_probe_time.is_some()),
             heartbeat,
         }
     }
 
     /// Whether the Pod is available, and until when.
     pub fn availability(&self, now: Now) -> Availability {
-        let fixed = |verdict| Availability {
-            verdict,
-            stale_at_mono_ms: None,
-        };
+        let fixed = |verdict| Availability { verdict, stale_at_mono_ms: None };
         if self.terminating {
             return fixed(Verdict::Terminating);
         }
@@ -138,10 +105,7 @@ impl PodFacts {
             return fixed(Verdict::HeartbeatMissing);
         };
         match heartbeat.fresh_until(now) {
-            Some(until) => Availability {
-                verdict: Verdict::Ready,
-                stale_at_mono_ms: Some(until.saturating_add(1)),
-            },
+            Some(until) => Availability { verdict: Verdict::Ready, stale_at_mono_ms: Some(until.saturating_add(1)) },
             None => fixed(Verdict::HeartbeatStale),
         }
     }
@@ -149,11 +113,7 @@ impl PodFacts {
 
 /// The Runtime a Pod belongs to: its label `runtime` (reference §2). A Pod serves the Runs that name this Runtime.
 pub fn runtime_of(pod: &Pod) -> Option<&str> {
-    pod.metadata
-        .labels
-        .as_ref()?
-        .get(LABEL_RUNTIME)
-        .map(String::as_str)
+    pod.metadata.labels.as_ref()?.get(LABEL_RUNTIME).map(String::as_str)
 }
 
 /// Why a Pod is or is not available; the first that applies, in the order terminating, not running, not ready,
@@ -201,19 +161,14 @@ mod tests {
     const MONO: u64 = 500_000;
 
     fn now(elapsed_ms: u64) -> Now {
-        Now {
-            wall_ms: WALL + i64::try_from(elapsed_ms).unwrap(),
-            mono_ms: MONO + elapsed_ms,
-        }
+        Now { wall_ms: WALL + i64::try_from(elapsed_ms).unwrap(), mono_ms: MONO + elapsed_ms }
     }
 
     /// The last millisecond after `now(0)` at which the heartbeat is fresh, found by trying, and checked against
     /// what was promised.
     fn fresh_for(heartbeat: Heartbeat) -> Option<u64> {
         let promised = heartbeat.fresh_until(now(0)).map(|until| until - MONO);
-        let tried = (0..=60_000)
-            .take_while(|elapsed| heartbeat.fresh_until(now(*elapsed)).is_some())
-            .last();
+        let tried = (0..=60_000).take_while(|elapsed| heartbeat.fresh_until(now(*elapsed)).is_some()).last();
         assert_eq!(promised, tried);
         tried
     }
@@ -261,15 +216,9 @@ mod tests {
         for probe in [i64::MIN, i64::MAX, 0] {
             let heartbeat = Heartbeat::observe(None, probe, now(0));
             assert!(heartbeat.fresh_until(now(15_001)).is_none(), "{probe}");
-            let last = Now {
-                wall_ms: i64::MAX,
-                mono_ms: u64::MAX,
-            };
+            let last = Now { wall_ms: i64::MAX, mono_ms: u64::MAX };
             let _ = Heartbeat::observe(None, probe, last).fresh_until(last);
-            let first = Now {
-                wall_ms: i64::MIN,
-                mono_ms: 0,
-            };
+            let first = Now { wall_ms: i64::MIN, mono_ms: 0 };
             let _ = Heartbeat::observe(None, probe, first).fresh_until(first);
         }
     }
@@ -281,11 +230,9 @@ mod tests {
             if deleting {
                 metadata["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
             }
-            serde_json::from_value(
-                json!({"metadata": metadata, "status": {"phase": phase, "conditions": [
-                    {"type": "Ready", "status": ready}, beat,
-                ]}}),
-            )
+            serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase, "conditions": [
+                {"type": "Ready", "status": ready}, beat,
+            ]}}))
             .unwrap()
         };
         let beat = |status: &str, time: &str| json!({"type": "kruntimes.io/RuntimedReady", "status": status, "lastProbeTime": time});
@@ -293,59 +240,20 @@ mod tests {
         let old = beat("True", "2023-11-14T22:13:04Z");
         let rows = [
             (pod("Running", "True", fresh.clone(), false), Verdict::Ready),
-            (
-                pod("Pending", "True", fresh.clone(), false),
-                Verdict::NotRunning,
-            ),
-            (
-                pod("Running", "False", fresh.clone(), false),
-                Verdict::NotReady,
-            ),
-            (
-                pod("Running", "True", fresh.clone(), true),
-                Verdict::Terminating,
-            ),
-            (
-                pod(
-                    "Running",
-                    "True",
-                    beat("False", "2023-11-14T22:13:20Z"),
-                    false,
-                ),
-                Verdict::HeartbeatMissing,
-            ),
-            (
-                pod(
-                    "Running",
-                    "True",
-                    json!({"type": "Other", "status": "True"}),
-                    false,
-                ),
-                Verdict::HeartbeatMissing,
-            ),
-            (
-                pod(
-                    "Running",
-                    "True",
-                    json!({"type": "kruntimes.io/RuntimedReady", "status": "True"}),
-                    false,
-                ),
-                Verdict::HeartbeatMissing,
-            ),
+            (pod("Pending", "True", fresh.clone(), false), Verdict::NotRunning),
+            (pod("Running", "False", fresh.clone(), false), Verdict::NotReady),
+            (pod("Running", "True", fresh.clone(), true), Verdict::Terminating),
+            (pod("Running", "True", beat("False", "2023-11-14T22:13:20Z"), false), Verdict::HeartbeatMissing),
+            (pod("Running", "True", json!({"type": "Other", "status": "True"}), false), Verdict::HeartbeatMissing),
+            (pod("Running", "True", json!({"type": "kruntimes.io/RuntimedReady", "status": "True"}), false), Verdict::HeartbeatMissing),
             (pod("Running", "True", old, false), Verdict::HeartbeatStale),
             (Pod::default(), Verdict::NotRunning),
         ];
         for (pod, verdict) in rows {
             let availability = PodFacts::observe(None, &pod, now(0)).availability(now(0));
             assert_eq!(availability.verdict, verdict);
-            assert_eq!(
-                availability.stale_at_mono_ms,
-                (verdict == Verdict::Ready).then_some(MONO + 15_001)
-            );
+            assert_eq!(availability.stale_at_mono_ms, (verdict == Verdict::Ready).then_some(MONO + 15_001));
         }
-        assert_eq!(
-            runtime_of(&pod("Running", "True", fresh, false)),
-            Some("bash")
-        );
+        assert_eq!(runtime_of(&pod("Running", "True", fresh, false)), Some("bash"));
     }
 }

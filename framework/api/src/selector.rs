@@ -100,8 +100,7 @@ impl CompiledSelector {
             requirements.push(requirement(key, Operator::In, std::slice::from_ref(value))?);
         }
         for expression in selector.match_expressions.iter().flatten() {
-            let op = Operator::parse(&expression.operator)
-                .ok_or_else(|| SelectorError::Operator(expression.operator.clone()))?;
+            let op = Operator::parse(&expression.operator).ok_or_else(|| SelectorError::Operator(expression.operator.clone()))?;
             let values = expression.values.as_deref().unwrap_or_default();
             requirements.push(requirement(&expression.key, op, values)?);
         }
@@ -115,48 +114,30 @@ impl CompiledSelector {
 
     /// Whether the labels satisfy every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements
-            .iter()
-            .all(|requirement| requirement.matches(labels))
+        self.requirements.iter().all(|requirement| requirement.matches(labels))
     }
 }
 
 fn requirement(key: &str, op: Operator, values: &[String]) -> Result<Requirement, SelectorError> {
     check_key(key)?;
     let wrong_values = match op {
-        Operator::In | Operator::NotIn if values.is_empty() => {
-            "for 'in', 'notin' operators, values set can't be empty"
-        }
-        Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-            "values set must be empty for exists and does not exist"
-        }
+        Operator::In | Operator::NotIn if values.is_empty() => "for 'in', 'notin' operators, values set can't be empty",
+        Operator::Exists | Operator::DoesNotExist if !values.is_empty() => "values set must be empty for exists and does not exist",
         _ => "",
     };
     if !wrong_values.is_empty() {
-        return Err(SelectorError::Invalid {
-            path: "values".to_owned(),
-            value: serde_json::Value::from(values).to_string(),
-            detail: wrong_values.to_owned(),
-        });
+        return Err(SelectorError::Invalid { path: "values".to_owned(), value: serde_json::Value::from(values).to_string(), detail: wrong_values.to_owned() });
     }
     for (index, value) in values.iter().enumerate() {
         let problems = label_value_problems(value);
         if !problems.is_empty() {
-            return Err(SelectorError::Invalid {
-                path: format!("values[{index}][{key}]"),
-                value: format!("{value:?}"),
-                detail: problems.join("; "),
-            });
+            return Err(SelectorError::Invalid { path: format!("values[{index}][{key}]"), value: format!("{value:?}"), detail: problems.join("; ") });
         }
     }
     let mut values = values.to_vec();
     values.sort();
     values.dedup();
-    Ok(Requirement {
-        key: key.to_owned(),
-        op,
-        values,
-    })
+    Ok(Requirement { key: key.to_owned(), op, values })
 }
 
 fn check_key(key: &str) -> Result<(), SelectorError> {
@@ -164,11 +145,7 @@ fn check_key(key: &str) -> Result<(), SelectorError> {
     if problems.is_empty() {
         return Ok(());
     }
-    Err(SelectorError::Invalid {
-        path: "key".to_owned(),
-        value: format!("{key:?}"),
-        detail: problems.join("; "),
-    })
+    Err(SelectorError::Invalid { path: "key".to_owned(), value: format!("{key:?}"), detail: problems.join("; ") })
 }
 
 /// Longest name part of a key and longest value of a label, in bytes.
@@ -241,11 +218,7 @@ fn label_value_problems(value: &str) -> Vec<String> {
 fn is_label_text(text: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
-    edge(bytes.first())
-        && edge(bytes.last())
-        && bytes
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// A lower-case DNS subdomain, of any length.
@@ -253,9 +226,7 @@ fn is_dns1123_subdomain(text: &str) -> bool {
     let lower = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     text.split('.').all(|label| {
         let bytes = label.as_bytes();
-        bytes.first().is_some_and(lower)
-            && bytes.last().is_some_and(lower)
-            && bytes.iter().all(|byte| lower(byte) || *byte == b'-')
+        bytes.first().is_some_and(lower) && bytes.last().is_some_and(lower) && bytes.iter().all(|byte| lower(byte) || *byte == b'-')
     })
 }
 
@@ -271,10 +242,7 @@ mod tests {
     }
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect()
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     #[test]
@@ -291,36 +259,16 @@ mod tests {
     #[test]
     fn each_operator_matches_as_in_kubernetes() {
         let rows = [
-            (
-                json!({"key": "a", "operator": "In", "values": ["1", "2"]}),
-                [true, false, false],
-            ),
-            (
-                json!({"key": "a", "operator": "NotIn", "values": ["1", "2"]}),
-                [false, true, true],
-            ),
-            (
-                json!({"key": "a", "operator": "Exists"}),
-                [true, true, false],
-            ),
-            (
-                json!({"key": "a", "operator": "DoesNotExist"}),
-                [false, false, true],
-            ),
+            (json!({"key": "a", "operator": "In", "values": ["1", "2"]}), [true, false, false]),
+            (json!({"key": "a", "operator": "NotIn", "values": ["1", "2"]}), [false, true, true]),
+            (json!({"key": "a", "operator": "Exists"}), [true, true, false]),
+            (json!({"key": "a", "operator": "DoesNotExist"}), [false, false, true]),
         ];
-        let worlds = [
-            labels(&[("a", "1")]),
-            labels(&[("a", "3")]),
-            labels(&[("b", "1")]),
-        ];
+        let worlds = [labels(&[("a", "1")]), labels(&[("a", "3")]), labels(&[("b", "1")])];
         for (expression, expected) in rows {
             let selector = compile(json!({"matchExpressions": [expression]})).unwrap();
             for (world, expected) in worlds.iter().zip(expected) {
-                assert_eq!(
-                    selector.matches(world),
-                    expected,
-                    "{selector:?} on {world:?}"
-                );
+                assert_eq!(selector.matches(world), expected, "{selector:?} on {world:?}");
             }
         }
     }
@@ -330,18 +278,9 @@ mod tests {
         let long = "a".repeat(64);
         let rows = [
             (json!({}), "labelSelector must not be empty"),
-            (
-                json!({"matchLabels": {}, "matchExpressions": []}),
-                "labelSelector must not be empty",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}),
-                "\"Near\" is not a valid label selector operator",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": ""}]}),
-                "\"\" is not a valid label selector operator",
-            ),
+            (json!({"matchLabels": {}, "matchExpressions": []}), "labelSelector must not be empty"),
+            (json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}), "\"Near\" is not a valid label selector operator"),
+            (json!({"matchExpressions": [{"key": "a", "operator": ""}]}), "\"\" is not a valid label selector operator"),
             (
                 json!({"matchExpressions": [{"key": "a", "operator": "In"}]}),
                 "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
@@ -350,38 +289,14 @@ mod tests {
                 json!({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}),
                 "values: Invalid value: [\"x\"]: values set must be empty for exists and does not exist",
             ),
-            (
-                json!({"matchLabels": {"": "x"}}),
-                "key: Invalid value: \"\": name part must be non-empty; name part must",
-            ),
-            (
-                json!({"matchLabels": {"a b": "x"}}),
-                "key: Invalid value: \"a b\": name part must consist of alphanumeric",
-            ),
-            (
-                json!({"matchLabels": {"/b": "x"}}),
-                "key: Invalid value: \"/b\": prefix part must be non-empty",
-            ),
-            (
-                json!({"matchLabels": {"A/b": "x"}}),
-                "key: Invalid value: \"A/b\": prefix part a lowercase RFC 1123",
-            ),
-            (
-                json!({"matchLabels": {"a/b/c": "x"}}),
-                "key: Invalid value: \"a/b/c\": a valid label key must consist",
-            ),
-            (
-                json!({"matchLabels": {long.clone(): "x"}}),
-                "key: Invalid value: ",
-            ),
-            (
-                json!({"matchLabels": {"a": "-"}}),
-                "values[0][a]: Invalid value: \"-\": a valid label must be an empty",
-            ),
-            (
-                json!({"matchLabels": {"a": long}}),
-                "values[0][a]: Invalid value: ",
-            ),
+            (json!({"matchLabels": {"": "x"}}), "key: Invalid value: \"\": name part must be non-empty; name part must"),
+            (json!({"matchLabels": {"a b": "x"}}), "key: Invalid value: \"a b\": name part must consist of alphanumeric"),
+            (json!({"matchLabels": {"/b": "x"}}), "key: Invalid value: \"/b\": prefix part must be non-empty"),
+            (json!({"matchLabels": {"A/b": "x"}}), "key: Invalid value: \"A/b\": prefix part a lowercase RFC 1123"),
+            (json!({"matchLabels": {"a/b/c": "x"}}), "key: Invalid value: \"a/b/c\": a valid label key must consist"),
+            (json!({"matchLabels": {long.clone(): "x"}}), "key: Invalid value: "),
+            (json!({"matchLabels": {"a": "-"}}), "values[0][a]: Invalid value: \"-\": a valid label must be an empty"),
+            (json!({"matchLabels": {"a": long}}), "values[0][a]: Invalid value: "),
         ];
         for (selector, expected) in rows {
             let error = compile(selector.clone()).unwrap_err().to_string();
@@ -394,15 +309,8 @@ mod tests {
         let name = "a".repeat(63);
         let prefix = format!("{}.{}.{}.{}", name, name, name, "b".repeat(61));
         assert_eq!(prefix.len(), 253);
-        for (key, value) in [
-            (name.clone(), ""),
-            (format!("{prefix}/{name}"), "x"),
-            ("a".to_owned(), name.as_str()),
-        ] {
-            assert!(
-                compile(json!({"matchLabels": {key.clone(): value}})).is_ok(),
-                "{key}={value}"
-            );
+        for (key, value) in [(name.clone(), ""), (format!("{prefix}/{name}"), "x"), ("a".to_owned(), name.as_str())] {
+            assert!(compile(json!({"matchLabels": {key.clone(): value}})).is_ok(), "{key}={value}");
         }
     }
 }

@@ -77,10 +77,7 @@ pub const ENTRYPOINT_IS_RELATIVE: CelRule = CelRule {
         has(spec, &["source", "inline"])
             || at(spec, &["mode", "task", "entrypoint"])
                 .and_then(Value::as_str)
-                .is_none_or(|entrypoint| {
-                    !entrypoint.starts_with('/')
-                        && entrypoint.split('/').all(|segment| segment != "..")
-                })
+                .is_none_or(|entrypoint| !entrypoint.starts_with('/') && entrypoint.split('/').all(|segment| segment != ".."))
     }),
 };
 
@@ -88,21 +85,14 @@ pub const ENTRYPOINT_IS_RELATIVE: CelRule = CelRule {
 pub const INLINE_PATH_NEEDS_FUNCTION: CelRule = CelRule {
     rule: "!has(self.source) || !has(self.source.inlinePath) || (has(self.source.inline) && has(self.mode.function))",
     message: "source.inlinePath is only valid for function mode with inline source",
-    check: Check::State(|spec| {
-        !has(spec, &["source", "inlinePath"])
-            || has(spec, &["source", "inline"]) && has(spec, &["mode", "function"])
-    }),
+    check: Check::State(|spec| !has(spec, &["source", "inlinePath"]) || has(spec, &["source", "inline"]) && has(spec, &["mode", "function"])),
 };
 
 /// Reference §1.1, `source.inlinePath`.
 pub const FUNCTION_NEEDS_INLINE_PATH: CelRule = CelRule {
     rule: "!has(self.mode.function) || !has(self.source) || !has(self.source.inline) || has(self.source.inlinePath)",
     message: "function mode inline source requires source.inlinePath",
-    check: Check::State(|spec| {
-        !has(spec, &["mode", "function"])
-            || !has(spec, &["source", "inline"])
-            || has(spec, &["source", "inlinePath"])
-    }),
+    check: Check::State(|spec| !has(spec, &["mode", "function"]) || !has(spec, &["source", "inline"]) || has(spec, &["source", "inlinePath"])),
 };
 
 /// Reference §1.1, column "Mutable".
@@ -111,21 +101,7 @@ pub const EXECUTION_IS_IMMUTABLE: CelRule = CelRule {
            self.?env == oldSelf.?env && self.?timeout == oldSelf.?timeout && \
            self.?retryPolicy == oldSelf.?retryPolicy && self.?resources == oldSelf.?resources",
     message: "runtime, source, mode, env, timeout, retryPolicy, and resources are immutable after Run creation",
-    check: Check::Transition(|new, old| {
-        same(
-            new,
-            old,
-            &[
-                "runtime",
-                "mode",
-                "source",
-                "env",
-                "timeout",
-                "retryPolicy",
-                "resources",
-            ],
-        )
-    }),
+    check: Check::Transition(|new, old| same(new, old, &["runtime", "mode", "source", "env", "timeout", "retryPolicy", "resources"])),
 };
 
 /// Spec, "Validation and Transition Rules".
@@ -170,12 +146,7 @@ pub const COMMIT_NEEDS_REPO: CelRule = CelRule {
 pub const INLINE_PATH_IS_RELATIVE: CelRule = CelRule {
     rule: "!self.matches('(^|/)[.]{0,2}(/|$)')",
     message: "inlinePath must be a relative file path without empty, '.' or '..' segments",
-    check: Check::State(|path| {
-        path.as_str().is_none_or(|path| {
-            path.split('/')
-                .all(|segment| !matches!(segment, "" | "." | ".."))
-        })
-    }),
+    check: Check::State(|path| path.as_str().is_none_or(|path| path.split('/').all(|segment| !matches!(segment, "" | "." | "..")))),
 };
 
 /// Spec, "Validation and Transition Rules".
@@ -184,12 +155,8 @@ pub const SELECTOR_IS_NOT_EMPTY: CelRule = CelRule {
            (has(self.labelSelector.matchExpressions) && size(self.labelSelector.matchExpressions) > 0)",
     message: "labelSelector must not be empty",
     check: Check::State(|term| {
-        at(term, &["labelSelector", "matchLabels"])
-            .and_then(Value::as_object)
-            .is_some_and(|map| !map.is_empty())
-            || at(term, &["labelSelector", "matchExpressions"])
-                .and_then(Value::as_array)
-                .is_some_and(|list| !list.is_empty())
+        at(term, &["labelSelector", "matchLabels"]).and_then(Value::as_object).is_some_and(|map| !map.is_empty())
+            || at(term, &["labelSelector", "matchExpressions"]).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
     }),
 };
 
@@ -197,10 +164,7 @@ pub const SELECTOR_IS_NOT_EMPTY: CelRule = CelRule {
 pub const DURATION_IN_RANGE: CelRule = CelRule {
     rule: "string(duration(self)) != ''",
     message: "must be a Go duration of at most 2562047h47m16.854775807s",
-    check: Check::State(|text| {
-        text.as_str()
-            .is_none_or(|text| duration::parse_go_nanos(text).is_ok())
-    }),
+    check: Check::State(|text| text.as_str().is_none_or(|text| duration::parse_go_nanos(text).is_ok())),
 };
 
 /// Reference §1.2, artifactRef.
@@ -216,10 +180,7 @@ pub const ARTIFACT_MATCHES_DRIVER: CelRule = CelRule {
     message: "location must match driver",
     check: Check::State(|artifact| {
         let s3 = artifact.get("driver").and_then(Value::as_str) == Some("s3");
-        has(
-            artifact,
-            &["location", if s3 { "s3" } else { "filesystem" }],
-        )
+        has(artifact, &["location", if s3 { "s3" } else { "filesystem" }])
     }),
 };
 
@@ -229,8 +190,7 @@ pub const STORE_MATCHES_DRIVER: CelRule = CelRule {
     message: "exactly the configuration that matches driver must be set",
     check: Check::State(|store| {
         let driver = store.get("driver").and_then(Value::as_str);
-        has(store, &["s3"]) == (driver == Some("s3"))
-            && has(store, &["filesystem"]) == (driver == Some("filesystem"))
+        has(store, &["s3"]) == (driver == Some("s3")) && has(store, &["filesystem"]) == (driver == Some("filesystem"))
     }),
 };
 
@@ -242,8 +202,5 @@ pub const WORKSPACE_SPEC_STAYS: CelRule = CelRule {
 };
 
 /// Decisions, "Wire".
-pub const WORKSPACE_RUNTIME_IS_IMMUTABLE: CelRule = CelRule {
-    rule: "self == oldSelf",
-    message: "runtime is immutable after PersistentWorkspace creation",
-    check: Check::Transition(|new, old| new == old),
-};
+pub const WORKSPACE_RUNTIME_IS_IMMUTABLE: CelRule =
+    CelRule { rule: "self == oldSelf", message: "runtime is immutable after PersistentWorkspace creation", check: Check::Transition(|new, old| new == old) };

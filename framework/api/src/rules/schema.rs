@@ -45,24 +45,14 @@ pub fn workspace_crd() -> Result<CustomResourceDefinition, CrdError> {
     with_rules(PersistentWorkspace::crd(), table::WORKSPACE)
 }
 
-fn with_rules(
-    mut crd: CustomResourceDefinition,
-    rules: &[&'static [Rule]],
-) -> Result<CustomResourceDefinition, CrdError> {
+fn with_rules(mut crd: CustomResourceDefinition, rules: &[&'static [Rule]]) -> Result<CustomResourceDefinition, CrdError> {
     let name = crd.metadata.name.clone().unwrap_or_default();
-    let malformed = |cause: String| CrdError::Malformed {
-        crd: name.clone(),
-        cause,
-    };
+    let malformed = |cause: String| CrdError::Malformed { crd: name.clone(), cause };
     crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
     for version in &mut crd.spec.versions {
-        let props = version
-            .schema
-            .as_mut()
-            .and_then(|schema| schema.open_api_v3_schema.as_mut());
+        let props = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         let props = props.ok_or_else(|| malformed("no schema".to_owned()))?;
-        let mut schema =
-            serde_json::to_value(&*props).map_err(|error| malformed(error.to_string()))?;
+        let mut schema = serde_json::to_value(&*props).map_err(|error| malformed(error.to_string()))?;
         clean(&mut schema);
         // An object without spec is admitted, and then ignored (reference §1).
         if let Some(root) = schema.as_object_mut() {
@@ -70,14 +60,8 @@ fn with_rules(
         }
         for rule in rules.iter().copied().flatten() {
             let path: Vec<&str> = segments(rule.path);
-            if for_each(&mut schema, &path, &mut |node| {
-                rule.constraints.iter().for_each(|c| constrain(node, c))
-            }) == 0
-            {
-                return Err(CrdError::NoSuchPath {
-                    crd: name.clone(),
-                    path: rule.path,
-                });
+            if for_each(&mut schema, &path, &mut |node| rule.constraints.iter().for_each(|c| constrain(node, c))) == 0 {
+                return Err(CrdError::NoSuchPath { crd: name.clone(), path: rule.path });
             }
         }
         *props = serde_json::from_value(schema).map_err(|error| malformed(error.to_string()))?;
@@ -118,11 +102,7 @@ fn segments(path: &str) -> Vec<&str> {
 }
 
 /// Applies `action` to every node at `path`; answers how many there are.
-fn for_each(
-    node: &mut Value,
-    path: &[&str],
-    action: &mut dyn FnMut(&mut Map<String, Value>),
-) -> usize {
+fn for_each(node: &mut Value, path: &[&str], action: &mut dyn FnMut(&mut Map<String, Value>)) -> usize {
     let Some(object) = node.as_object_mut() else {
         return 0;
     };
@@ -130,16 +110,12 @@ fn for_each(
         action(object);
         return 1;
     };
-    let mut child =
-        |child: Option<&mut Value>| child.map_or(0, |child| for_each(child, rest, action));
+    let mut child = |child: Option<&mut Value>| child.map_or(0, |child| for_each(child, rest, action));
     match *first {
         "[]" => child(object.get_mut("items")),
         "{}" => child(object.get_mut("additionalProperties")),
         name => match object.get_mut("properties").and_then(Value::as_object_mut) {
-            Some(properties) if name == "*" => properties
-                .values_mut()
-                .map(|value| child(Some(value)))
-                .sum(),
+            Some(properties) if name == "*" => properties.values_mut().map(|value| child(Some(value))).sum(),
             Some(properties) => child(properties.get_mut(name)),
             None => 0,
         },
@@ -157,9 +133,7 @@ fn constrain(node: &mut Map<String, Value>, constraint: &Constraint) {
                 required.retain(|name| name != member);
             }
         }
-        Constraint::Default(text) => {
-            set("default", serde_json::from_str(text).unwrap_or(Value::Null))
-        }
+        Constraint::Default(text) => set("default", serde_json::from_str(text).unwrap_or(Value::Null)),
         Constraint::MinLength(count) => set("minLength", json!(count)),
         Constraint::MaxLength(count) => set("maxLength", json!(count)),
         Constraint::Pattern(pattern) => set("pattern", json!(pattern)),
@@ -176,11 +150,7 @@ fn constrain(node: &mut Map<String, Value>, constraint: &Constraint) {
         Constraint::AtomicList => set("x-kubernetes-list-type", json!("atomic")),
         Constraint::AtomicMap => set("x-kubernetes-map-type", json!("atomic")),
         Constraint::Cel(rule) => {
-            push(
-                node,
-                "x-kubernetes-validations",
-                json!({"rule": rule.rule, "message": rule.message}),
-            );
+            push(node, "x-kubernetes-validations", json!({"rule": rule.rule, "message": rule.message}));
         }
     }
 }

@@ -55,18 +55,15 @@ pub enum Constraint {
 }
 
 use Constraint::{
-    AtomicList, AtomicMap, Cel, Default, Enum, Format, ListMap, MaxItems, MaxLength, MaxProperties,
-    Maximum, MinLength, Minimum, Optional, Pattern, Required,
+    AtomicList, AtomicMap, Cel, Default, Enum, Format, ListMap, MaxItems, MaxLength, MaxProperties, Maximum, MinLength, Minimum, Optional, Pattern, Required,
 };
 
 /// A value of a label, not empty (Ref §1.1).
 const LABEL_VALUE: &str = "^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
 /// A name of an object (spec, "Validation").
-const DNS_1123_SUBDOMAIN: &str =
-    "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+const DNS_1123_SUBDOMAIN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// A quantity whose exponent is an integer of at most nine digits: the neighbour's pattern also admits `1e1.5` (ours).
-const QUANTITY: &str =
-    "^[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,9})?$";
+const QUANTITY: &str = "^[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,9})?$";
 /// A duration that Go reads; its range is [`cel::DURATION_IN_RANGE`] (ours).
 const GO_DURATION: &str = "^[+-]?(0|(([0-9]+(\\.[0-9]*)?|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 /// `reason` of a metav1.Condition.
@@ -84,10 +81,7 @@ pub const WORKSPACE: &[&[Rule]] = &[WORKSPACE_RULES, CONDITIONS];
 
 /// Ref §1.1.
 const RUN_SPEC: &[Rule] = &[
-    Rule {
-        path: "",
-        constraints: &[Cel(&cel::RUN_SPEC_STAYS)],
-    },
+    Rule { path: "", constraints: &[Cel(&cel::RUN_SPEC_STAYS)] },
     Rule {
         path: "spec",
         constraints: &[
@@ -99,141 +93,41 @@ const RUN_SPEC: &[Rule] = &[
             Cel(&cel::CANCEL_IS_ONE_WAY),
         ],
     },
-    Rule {
-        path: "spec.runtime",
-        constraints: &[MinLength(1), MaxLength(63), Pattern(LABEL_VALUE)],
-    },
-    Rule {
-        path: "spec.mode",
-        constraints: &[Cel(&cel::ONE_MODE)],
-    },
-    Rule {
-        path: "spec.mode.task.entrypoint",
-        constraints: &[MaxLength(4096)],
-    },
-    Rule {
-        path: "spec.mode.task.args",
-        constraints: &[MaxItems(256)],
-    },
-    Rule {
-        path: "spec.mode.task.args[]",
-        constraints: &[MaxLength(8192)],
-    },
-    Rule {
-        path: "spec.mode.function.handler",
-        constraints: &[MaxLength(512)],
-    },
-    Rule {
-        path: "spec.mode.function.idleTimeoutSeconds",
-        constraints: &[Minimum(1)],
-    },
-    Rule {
-        path: "spec.source",
-        constraints: &[Cel(&cel::ONE_SOURCE), Cel(&cel::COMMIT_NEEDS_REPO)],
-    },
-    Rule {
-        path: "spec.source.inline",
-        constraints: &[MaxLength(262_144)],
-    },
-    Rule {
-        path: "spec.source.inlinePath",
-        constraints: &[
-            MinLength(1),
-            MaxLength(4096),
-            Cel(&cel::INLINE_PATH_IS_RELATIVE),
-        ],
-    },
-    Rule {
-        path: "spec.source.repoURL",
-        constraints: &[MaxLength(2048)],
-    },
-    Rule {
-        path: "spec.source.commitSHA",
-        constraints: &[MaxLength(256)],
-    },
-    Rule {
-        path: "spec.workspace.name",
-        constraints: &[MinLength(1), MaxLength(253), Pattern(DNS_1123_SUBDOMAIN)],
-    },
-    Rule {
-        path: "spec.workspace.kind",
-        constraints: &[
-            Default("\"PersistentWorkspace\""),
-            Enum(&[KIND_PERSISTENT_WORKSPACE]),
-        ],
-    },
-    Rule {
-        path: "spec.workspace.apiGroup",
-        constraints: &[Default("\"kruntimes.io/v1alpha1\""), Enum(&[API_VERSION])],
-    },
-    Rule {
-        path: "spec.resources.requests",
-        constraints: &[MaxProperties(64)],
-    }, // ours
-    Rule {
-        path: "spec.resources.requests{}",
-        constraints: &[Pattern(QUANTITY)],
-    }, // ours
-    Rule {
-        path: "spec.timeout",
-        constraints: &[Pattern(GO_DURATION), Cel(&cel::DURATION_IN_RANGE)],
-    }, // ours
-    Rule {
-        path: "spec.retryPolicy.maxAttempts",
-        constraints: &[Minimum(1), Maximum(100)],
-    },
-    Rule {
-        path: "spec.retryPolicy.backoff",
-        constraints: &[Pattern(GO_DURATION), Cel(&cel::DURATION_IN_RANGE)],
-    }, // ours
-    Rule {
-        path: "spec.retryPolicy.retryableReasons",
-        constraints: &[MaxItems(32)],
-    },
-    Rule {
-        path: "spec.retryPolicy.retryableReasons[]",
-        constraints: &[MaxLength(128)],
-    },
-    Rule {
-        path: "spec.ttlSecondsAfterFinished",
-        constraints: &[Minimum(0)],
-    },
+    Rule { path: "spec.runtime", constraints: &[MinLength(1), MaxLength(63), Pattern(LABEL_VALUE)] },
+    Rule { path: "spec.mode", constraints: &[Cel(&cel::ONE_MODE)] },
+    Rule { path: "spec.mode.task.entrypoint", constraints: &[MaxLength(4096)] },
+    Rule { path: "spec.mode.task.args", constraints: &[MaxItems(256)] },
+    Rule { path: "spec.mode.task.args[]", constraints: &[MaxLength(8192)] },
+    Rule { path: "spec.mode.function.handler", constraints: &[MaxLength(512)] },
+    Rule { path: "spec.mode.function.idleTimeoutSeconds", constraints: &[Minimum(1)] },
+    Rule { path: "spec.source", constraints: &[Cel(&cel::ONE_SOURCE), Cel(&cel::COMMIT_NEEDS_REPO)] },
+    Rule { path: "spec.source.inline", constraints: &[MaxLength(262_144)] },
+    Rule { path: "spec.source.inlinePath", constraints: &[MinLength(1), MaxLength(4096), Cel(&cel::INLINE_PATH_IS_RELATIVE)] },
+    Rule { path: "spec.source.repoURL", constraints: &[MaxLength(2048)] },
+    Rule { path: "spec.source.commitSHA", constraints: &[MaxLength(256)] },
+    Rule { path: "spec.workspace.name", constraints: &[MinLength(1), MaxLength(253), Pattern(DNS_1123_SUBDOMAIN)] },
+    Rule { path: "spec.workspace.kind", constraints: &[Default("\"PersistentWorkspace\""), Enum(&[KIND_PERSISTENT_WORKSPACE])] },
+    Rule { path: "spec.workspace.apiGroup", constraints: &[Default("\"kruntimes.io/v1alpha1\""), Enum(&[API_VERSION])] },
+    Rule { path: "spec.resources.requests", constraints: &[MaxProperties(64)] }, // ours
+    Rule { path: "spec.resources.requests{}", constraints: &[Pattern(QUANTITY)] }, // ours
+    Rule { path: "spec.timeout", constraints: &[Pattern(GO_DURATION), Cel(&cel::DURATION_IN_RANGE)] }, // ours
+    Rule { path: "spec.retryPolicy.maxAttempts", constraints: &[Minimum(1), Maximum(100)] },
+    Rule { path: "spec.retryPolicy.backoff", constraints: &[Pattern(GO_DURATION), Cel(&cel::DURATION_IN_RANGE)] }, // ours
+    Rule { path: "spec.retryPolicy.retryableReasons", constraints: &[MaxItems(32)] },
+    Rule { path: "spec.retryPolicy.retryableReasons[]", constraints: &[MaxLength(128)] },
+    Rule { path: "spec.ttlSecondsAfterFinished", constraints: &[Minimum(0)] },
 ];
 
 /// core/v1 EnvVar, as controller-gen renders it for the neighbours.
 const RUN_ENV: &[Rule] = &[
-    Rule {
-        path: "spec.env",
-        constraints: &[MaxItems(256)],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.*",
-        constraints: &[AtomicMap],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.configMapKeyRef",
-        constraints: &[Optional("name")],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.configMapKeyRef.name",
-        constraints: &[Default("\"\"")],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.secretKeyRef",
-        constraints: &[Optional("name")],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.secretKeyRef.name",
-        constraints: &[Default("\"\"")],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.fileKeyRef.optional",
-        constraints: &[Default("false")],
-    },
-    Rule {
-        path: "spec.env[].valueFrom.resourceFieldRef.divisor",
-        constraints: &[Pattern(QUANTITY)],
-    }, // ours
+    Rule { path: "spec.env", constraints: &[MaxItems(256)] },
+    Rule { path: "spec.env[].valueFrom.*", constraints: &[AtomicMap] },
+    Rule { path: "spec.env[].valueFrom.configMapKeyRef", constraints: &[Optional("name")] },
+    Rule { path: "spec.env[].valueFrom.configMapKeyRef.name", constraints: &[Default("\"\"")] },
+    Rule { path: "spec.env[].valueFrom.secretKeyRef", constraints: &[Optional("name")] },
+    Rule { path: "spec.env[].valueFrom.secretKeyRef.name", constraints: &[Default("\"\"")] },
+    Rule { path: "spec.env[].valueFrom.fileKeyRef.optional", constraints: &[Default("false")] },
+    Rule { path: "spec.env[].valueFrom.resourceFieldRef.divisor", constraints: &[Pattern(QUANTITY)] }, // ours
 ];
 
 macro_rules! term_rules {
@@ -281,192 +175,55 @@ const RUN_AFFINITY: &[Rule] = term_rules!(
 
 /// Ref §1.2. The enum of `phase` comes from the type.
 const RUN_STATUS: &[Rule] = &[
-    Rule {
-        path: "status",
-        constraints: &[Required("phase")],
-    },
-    Rule {
-        path: "status.phase",
-        constraints: &[Default("\"Pending\"")],
-    },
-    Rule {
-        path: "status.assignedPodUID",
-        constraints: &[MaxLength(253)],
-    },
-    Rule {
-        path: "status.message",
-        constraints: &[MaxLength(4096)],
-    },
-    Rule {
-        path: "status.outputs",
-        constraints: &[MaxProperties(64)],
-    },
-    Rule {
-        path: "status.artifactRefs",
-        constraints: &[MaxItems(32)],
-    },
-    Rule {
-        path: "status.artifactRefs[]",
-        constraints: &[Cel(&cel::ARTIFACT_MATCHES_DRIVER)],
-    },
-    Rule {
-        path: "status.artifactRefs[].name",
-        constraints: &[MinLength(1), MaxLength(255)],
-    },
-    Rule {
-        path: "status.artifactRefs[].driver",
-        constraints: &[Enum(DRIVERS)],
-    },
-    Rule {
-        path: "status.artifactRefs[].type",
-        constraints: &[Enum(&["file", "directory", "archive", "blob"])],
-    },
-    Rule {
-        path: "status.artifactRefs[].location",
-        constraints: &[Cel(&cel::ONE_LOCATION)],
-    },
-    Rule {
-        path: "status.artifactRefs[].location.filesystem.path",
-        constraints: &[MinLength(1), MaxLength(4096)],
-    },
-    Rule {
-        path: "status.artifactRefs[].location.filesystem.volumeClaimName",
-        constraints: &[MaxLength(253)],
-    },
-    Rule {
-        path: "status.artifactRefs[].location.s3.bucket",
-        constraints: &[MinLength(1), MaxLength(255)],
-    },
-    Rule {
-        path: "status.artifactRefs[].location.s3.key",
-        constraints: &[MinLength(1), MaxLength(4096)],
-    },
-    Rule {
-        path: "status.artifactRefs[].sizeBytes",
-        constraints: &[Minimum(0)],
-    },
-    Rule {
-        path: "status.artifactRefs[].digest",
-        constraints: &[MaxLength(256)],
-    },
-    Rule {
-        path: "status.artifactRefs[].contentType",
-        constraints: &[MaxLength(255)],
-    },
-    Rule {
-        path: "status.artifactStore",
-        constraints: &[Cel(&cel::STORE_MATCHES_DRIVER)],
-    },
-    Rule {
-        path: "status.artifactStore.driver",
-        constraints: &[Enum(DRIVERS)],
-    },
-    Rule {
-        path: "status.artifactStore.filesystem.volumeClaimName",
-        constraints: &[MinLength(1)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.bucket",
-        constraints: &[MinLength(1), Pattern("^[^/]+$")],
-    },
-    Rule {
-        path: "status.artifactStore.s3.prefix",
-        constraints: &[MaxLength(1024)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.region",
-        constraints: &[MaxLength(128)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.endpoint",
-        constraints: &[MaxLength(2048)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.credentialsSecretName",
-        constraints: &[MinLength(1), MaxLength(253)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.uploadPartSize",
-        constraints: &[Minimum(5_242_880)],
-    },
-    Rule {
-        path: "status.artifactStore.s3.uploadConcurrency",
-        constraints: &[Minimum(1)],
-    },
-    Rule {
-        path: "status.endpoint.protocol",
-        constraints: &[Enum(&["HTTPS"])],
-    },
-    Rule {
-        path: "status.endpoint.url",
-        constraints: &[MaxLength(2048)],
-    },
-    Rule {
-        path: "status.endpoint.caBundle",
-        constraints: &[MaxLength(16_384), Format("byte")],
-    },
+    Rule { path: "status", constraints: &[Required("phase")] },
+    Rule { path: "status.phase", constraints: &[Default("\"Pending\"")] },
+    Rule { path: "status.assignedPodUID", constraints: &[MaxLength(253)] },
+    Rule { path: "status.message", constraints: &[MaxLength(4096)] },
+    Rule { path: "status.outputs", constraints: &[MaxProperties(64)] },
+    Rule { path: "status.artifactRefs", constraints: &[MaxItems(32)] },
+    Rule { path: "status.artifactRefs[]", constraints: &[Cel(&cel::ARTIFACT_MATCHES_DRIVER)] },
+    Rule { path: "status.artifactRefs[].name", constraints: &[MinLength(1), MaxLength(255)] },
+    Rule { path: "status.artifactRefs[].driver", constraints: &[Enum(DRIVERS)] },
+    Rule { path: "status.artifactRefs[].type", constraints: &[Enum(&["file", "directory", "archive", "blob"])] },
+    Rule { path: "status.artifactRefs[].location", constraints: &[Cel(&cel::ONE_LOCATION)] },
+    Rule { path: "status.artifactRefs[].location.filesystem.path", constraints: &[MinLength(1), MaxLength(4096)] },
+    Rule { path: "status.artifactRefs[].location.filesystem.volumeClaimName", constraints: &[MaxLength(253)] },
+    Rule { path: "status.artifactRefs[].location.s3.bucket", constraints: &[MinLength(1), MaxLength(255)] },
+    Rule { path: "status.artifactRefs[].location.s3.key", constraints: &[MinLength(1), MaxLength(4096)] },
+    Rule { path: "status.artifactRefs[].sizeBytes", constraints: &[Minimum(0)] },
+    Rule { path: "status.artifactRefs[].digest", constraints: &[MaxLength(256)] },
+    Rule { path: "status.artifactRefs[].contentType", constraints: &[MaxLength(255)] },
+    Rule { path: "status.artifactStore", constraints: &[Cel(&cel::STORE_MATCHES_DRIVER)] },
+    Rule { path: "status.artifactStore.driver", constraints: &[Enum(DRIVERS)] },
+    Rule { path: "status.artifactStore.filesystem.volumeClaimName", constraints: &[MinLength(1)] },
+    Rule { path: "status.artifactStore.s3.bucket", constraints: &[MinLength(1), Pattern("^[^/]+$")] },
+    Rule { path: "status.artifactStore.s3.prefix", constraints: &[MaxLength(1024)] },
+    Rule { path: "status.artifactStore.s3.region", constraints: &[MaxLength(128)] },
+    Rule { path: "status.artifactStore.s3.endpoint", constraints: &[MaxLength(2048)] },
+    Rule { path: "status.artifactStore.s3.credentialsSecretName", constraints: &[MinLength(1), MaxLength(253)] },
+    Rule { path: "status.artifactStore.s3.uploadPartSize", constraints: &[Minimum(5_242_880)] },
+    Rule { path: "status.artifactStore.s3.uploadConcurrency", constraints: &[Minimum(1)] },
+    Rule { path: "status.endpoint.protocol", constraints: &[Enum(&["HTTPS"])] },
+    Rule { path: "status.endpoint.url", constraints: &[MaxLength(2048)] },
+    Rule { path: "status.endpoint.caBundle", constraints: &[MaxLength(16_384), Format("byte")] },
 ];
 
 /// metav1.Condition; Ref §1.2 and §1.5.
 const CONDITIONS: &[Rule] = &[
-    Rule {
-        path: "status.conditions",
-        constraints: &[MaxItems(16), ListMap("type")],
-    },
-    Rule {
-        path: "status.conditions[].type",
-        constraints: &[MaxLength(316), Pattern(CONDITION_TYPE)],
-    },
-    Rule {
-        path: "status.conditions[].status",
-        constraints: &[Enum(&["True", "False", "Unknown"])],
-    },
-    Rule {
-        path: "status.conditions[].reason",
-        constraints: &[MinLength(1), MaxLength(1024), Pattern(CONDITION_REASON)],
-    },
-    Rule {
-        path: "status.conditions[].message",
-        constraints: &[MaxLength(32_768)],
-    },
-    Rule {
-        path: "status.conditions[].observedGeneration",
-        constraints: &[Minimum(0)],
-    },
+    Rule { path: "status.conditions", constraints: &[MaxItems(16), ListMap("type")] },
+    Rule { path: "status.conditions[].type", constraints: &[MaxLength(316), Pattern(CONDITION_TYPE)] },
+    Rule { path: "status.conditions[].status", constraints: &[Enum(&["True", "False", "Unknown"])] },
+    Rule { path: "status.conditions[].reason", constraints: &[MinLength(1), MaxLength(1024), Pattern(CONDITION_REASON)] },
+    Rule { path: "status.conditions[].message", constraints: &[MaxLength(32_768)] },
+    Rule { path: "status.conditions[].observedGeneration", constraints: &[Minimum(0)] },
 ];
 
 /// Ref §1.5. The enums of `phase` and `cleanupPolicy` come from the types.
 const WORKSPACE_RULES: &[Rule] = &[
-    Rule {
-        path: "",
-        constraints: &[Cel(&cel::WORKSPACE_SPEC_STAYS)],
-    },
-    Rule {
-        path: "spec.runtime",
-        constraints: &[
-            MinLength(1),
-            MaxLength(63),
-            Pattern(LABEL_VALUE),
-            Cel(&cel::WORKSPACE_RUNTIME_IS_IMMUTABLE),
-        ],
-    },
-    Rule {
-        path: "spec.mode",
-        constraints: &[
-            Default("\"RuntimePodLocal\""),
-            Enum(&[PersistentWorkspaceSpec::MODE_RUNTIME_POD_LOCAL]),
-        ],
-    },
-    Rule {
-        path: "spec.ttlSecondsAfterUnused",
-        constraints: &[Minimum(0)],
-    },
-    Rule {
-        path: "spec.cleanupPolicy",
-        constraints: &[Default("\"DeleteAfterTTL\"")],
-    },
-    Rule {
-        path: "status.phase",
-        constraints: &[Default("\"Pending\"")],
-    },
+    Rule { path: "", constraints: &[Cel(&cel::WORKSPACE_SPEC_STAYS)] },
+    Rule { path: "spec.runtime", constraints: &[MinLength(1), MaxLength(63), Pattern(LABEL_VALUE), Cel(&cel::WORKSPACE_RUNTIME_IS_IMMUTABLE)] },
+    Rule { path: "spec.mode", constraints: &[Default("\"RuntimePodLocal\""), Enum(&[PersistentWorkspaceSpec::MODE_RUNTIME_POD_LOCAL])] },
+    Rule { path: "spec.ttlSecondsAfterUnused", constraints: &[Minimum(0)] },
+    Rule { path: "spec.cleanupPolicy", constraints: &[Default("\"DeleteAfterTTL\"")] },
+    Rule { path: "status.phase", constraints: &[Default("\"Pending\"")] },
 ];

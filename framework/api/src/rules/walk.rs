@@ -42,8 +42,7 @@ fn normalise_at(node: &Node, path: &str, value: &Value) -> Value {
             for (name, member) in members.iter().filter(|(_, member)| !member.is_null()) {
                 if is_envelope(path, name) {
                     kept.insert(name.clone(), member.clone());
-                } else if let Some(child) = node.properties.get(name).or(node.additional.as_deref())
-                {
+                } else if let Some(child) = node.properties.get(name).or(node.additional.as_deref()) {
                     kept.insert(name.clone(), normalise_at(child, "_", member));
                 }
             }
@@ -57,15 +56,10 @@ fn normalise_at(node: &Node, path: &str, value: &Value) -> Value {
             Value::Object(kept)
         }
         Value::Array(items) => match &node.items {
-            Some(child) => items
-                .iter()
-                .map(|item| normalise_at(child, "_", item))
-                .collect(),
+            Some(child) => items.iter().map(|item| normalise_at(child, "_", item)).collect(),
             None => value.clone(),
         },
-        Value::Number(number) if matches!(node.kind, Kind::Integer) => {
-            integral(number).map_or_else(|| value.clone(), Value::from)
-        }
+        Value::Number(number) if matches!(node.kind, Kind::Integer) => integral(number).map_or_else(|| value.clone(), Value::from),
         _ => value.clone(),
     }
 }
@@ -79,9 +73,7 @@ pub(super) fn unknown_fields(root: &Node, value: &Value) -> Vec<FieldError> {
                     let at = join(path, name);
                     if is_envelope(path, name) {
                         unknown_metadata(name, member, errors);
-                    } else if let Some(child) =
-                        node.properties.get(name).or(node.additional.as_deref())
-                    {
+                    } else if let Some(child) = node.properties.get(name).or(node.additional.as_deref()) {
                         visit(child, &at, member, errors);
                     } else {
                         errors.push(unknown(at));
@@ -125,28 +117,16 @@ const METADATA_FIELDS: [&str; 15] = [
 fn unknown_metadata(name: &str, value: &Value, errors: &mut Vec<FieldError>) {
     if name == "metadata" {
         let members = value.as_object().into_iter().flat_map(Map::keys);
-        errors.extend(
-            members
-                .filter(|name| !METADATA_FIELDS.contains(&name.as_str()))
-                .map(|name| unknown(join("metadata", name))),
-        );
+        errors.extend(members.filter(|name| !METADATA_FIELDS.contains(&name.as_str())).map(|name| unknown(join("metadata", name))));
     }
 }
 
 fn unknown(path: String) -> FieldError {
-    FieldError {
-        path,
-        message: "unknown field".to_owned(),
-        kind: FieldErrorKind::Unknown,
-    }
+    FieldError { path, message: "unknown field".to_owned(), kind: FieldErrorKind::Unknown }
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
 fn type_error(path: &str, kind: Kind, value: &Value) -> FieldError {
@@ -159,22 +139,12 @@ fn type_error(path: &str, kind: Kind, value: &Value) -> FieldError {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    FieldError {
-        path: path.to_owned(),
-        message: format!("must be of type {}, not {found}", kind.name()),
-        kind: FieldErrorKind::Type,
-    }
+    FieldError { path: path.to_owned(), message: format!("must be of type {}, not {found}", kind.name()), kind: FieldErrorKind::Type }
 }
 
 /// Checks everything but CEL. A value that an update leaves alone is not checked again ("ratcheting"), if the
 /// API server can tell that it is the same value: within a list only in one that is a map.
-fn check(
-    node: &Node,
-    path: &str,
-    value: &Value,
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) {
+fn check(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     if old == Some(value) {
         return;
     }
@@ -182,12 +152,8 @@ fn check(
     match (node.kind, value) {
         (Kind::Object, Value::Object(members)) => check_object(node, path, members, old, errors),
         (Kind::Array, Value::Array(items)) => check_array(node, path, items, old, errors),
-        (Kind::String | Kind::IntOrString, Value::String(text)) => {
-            check_text(node, path, text, errors)
-        }
-        (Kind::Integer | Kind::IntOrString, Value::Number(number)) => {
-            check_number(node, path, number, errors)
-        }
+        (Kind::String | Kind::IntOrString, Value::String(text)) => check_text(node, path, text, errors),
+        (Kind::Integer | Kind::IntOrString, Value::Number(number)) => check_number(node, path, number, errors),
         (Kind::Boolean, Value::Bool(_)) => {}
         _ => errors.push(type_error(path, node.kind, value)),
     }
@@ -195,89 +161,39 @@ fn check(
         let allowed: Vec<String> = node.allowed.iter().map(Value::to_string).collect();
         errors.push(FieldError {
             path: path.to_owned(),
-            message: format!(
-                "unsupported value {value}, supported: {}",
-                allowed.join(", ")
-            ),
+            message: format!("unsupported value {value}, supported: {}", allowed.join(", ")),
             kind: FieldErrorKind::NotSupported,
         });
     }
 }
 
-fn check_object(
-    node: &Node,
-    path: &str,
-    members: &Map<String, Value>,
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) {
-    for name in node
-        .required
-        .iter()
-        .filter(|name| !members.contains_key(*name))
-    {
-        errors.push(FieldError {
-            path: join(path, name),
-            message: "required value".to_owned(),
-            kind: FieldErrorKind::Required,
-        });
+fn check_object(node: &Node, path: &str, members: &Map<String, Value>, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    for name in node.required.iter().filter(|name| !members.contains_key(*name)) {
+        errors.push(FieldError { path: join(path, name), message: "required value".to_owned(), kind: FieldErrorKind::Required });
     }
-    limit(
-        path,
-        members.len(),
-        node.max_properties,
-        "entries",
-        FieldErrorKind::TooMany,
-        errors,
-    );
+    limit(path, members.len(), node.max_properties, "entries", FieldErrorKind::TooMany, errors);
     for (name, member) in members {
         if let Some(child) = node.properties.get(name).or(node.additional.as_deref()) {
-            check(
-                child,
-                &join(path, name),
-                member,
-                old.and_then(|old| old.get(name)),
-                errors,
-            );
+            check(child, &join(path, name), member, old.and_then(|old| old.get(name)), errors);
         }
     }
 }
 
-fn check_array(
-    node: &Node,
-    path: &str,
-    items: &[Value],
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) {
-    limit(
-        path,
-        items.len(),
-        node.max_items,
-        "items",
-        FieldErrorKind::TooMany,
-        errors,
-    );
+fn check_array(node: &Node, path: &str, items: &[Value], old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    limit(path, items.len(), node.max_items, "items", FieldErrorKind::TooMany, errors);
     let Some(child) = &node.items else { return };
     let mut seen = BTreeSet::new();
     for (index, item) in items.iter().enumerate() {
         let at = format!("{path}[{index}]");
         check(child, &at, item, same_item(node, item, old), errors);
         if !node.list_keys.is_empty() && !seen.insert(keys_of(node, item)) {
-            errors.push(FieldError {
-                path: at,
-                message: "duplicate value".to_owned(),
-                kind: FieldErrorKind::Duplicate,
-            });
+            errors.push(FieldError { path: at, message: "duplicate value".to_owned(), kind: FieldErrorKind::Duplicate });
         }
     }
 }
 
 fn keys_of(node: &Node, item: &Value) -> Vec<String> {
-    node.list_keys
-        .iter()
-        .map(|key| item.get(key).unwrap_or(&Value::Null).to_string())
-        .collect()
+    node.list_keys.iter().map(|key| item.get(key).unwrap_or(&Value::Null).to_string()).collect()
 }
 
 /// The item of the old list with the same keys, if the list is a map.
@@ -286,26 +202,13 @@ fn same_item<'a>(node: &Node, item: &Value, old: Option<&'a Value>) -> Option<&'
         return None;
     }
     let keys = keys_of(node, item);
-    old?.as_array()?
-        .iter()
-        .find(|candidate| keys_of(node, candidate) == keys)
+    old?.as_array()?.iter().find(|candidate| keys_of(node, candidate) == keys)
 }
 
 fn check_text(node: &Node, path: &str, text: &str, errors: &mut Vec<FieldError>) {
-    let invalid = |message: String| FieldError {
-        path: path.to_owned(),
-        message,
-        kind: FieldErrorKind::Invalid,
-    };
+    let invalid = |message: String| FieldError { path: path.to_owned(), message, kind: FieldErrorKind::Invalid };
     let length = text.chars().count();
-    limit(
-        path,
-        length,
-        node.max_length,
-        "characters",
-        FieldErrorKind::TooLong,
-        errors,
-    );
+    limit(path, length, node.max_length, "characters", FieldErrorKind::TooLong, errors);
     if let Some(least) = node.min_length
         && i64::try_from(length).is_ok_and(|length| length < least)
     {
@@ -314,10 +217,7 @@ fn check_text(node: &Node, path: &str, text: &str, errors: &mut Vec<FieldError>)
     if let Some(pattern) = &node.pattern
         && !pattern.is_match(text)
     {
-        errors.push(invalid(format!(
-            "{} does not match '{pattern}'",
-            quote(text)
-        )));
+        errors.push(invalid(format!("{} does not match '{pattern}'", quote(text))));
     }
     let well_formed = match node.format.as_deref() {
         Some("date-time") => is_date_time(text),
@@ -325,11 +225,7 @@ fn check_text(node: &Node, path: &str, text: &str, errors: &mut Vec<FieldError>)
         _ => true,
     };
     if !well_formed {
-        errors.push(invalid(format!(
-            "{} is no {}",
-            quote(text),
-            node.format.as_deref().unwrap_or_default()
-        )));
+        errors.push(invalid(format!("{} is no {}", quote(text), node.format.as_deref().unwrap_or_default())));
     }
 }
 
@@ -342,37 +238,17 @@ fn quote(text: &str) -> String {
     }
 }
 
-fn limit(
-    path: &str,
-    count: usize,
-    most: Option<i64>,
-    what: &str,
-    kind: FieldErrorKind,
-    errors: &mut Vec<FieldError>,
-) {
+fn limit(path: &str, count: usize, most: Option<i64>, what: &str, kind: FieldErrorKind, errors: &mut Vec<FieldError>) {
     if let Some(most) = most
         && i64::try_from(count).is_ok_and(|count| count > most)
     {
-        errors.push(FieldError {
-            path: path.to_owned(),
-            message: format!("must have at most {most} {what}"),
-            kind,
-        });
+        errors.push(FieldError { path: path.to_owned(), message: format!("must have at most {most} {what}"), kind });
     }
 }
 
-fn check_number(
-    node: &Node,
-    path: &str,
-    number: &serde_json::Number,
-    errors: &mut Vec<FieldError>,
-) {
+fn check_number(node: &Node, path: &str, number: &serde_json::Number, errors: &mut Vec<FieldError>) {
     let mut invalid = |message: String| {
-        errors.push(FieldError {
-            path: path.to_owned(),
-            message,
-            kind: FieldErrorKind::Invalid,
-        });
+        errors.push(FieldError { path: path.to_owned(), message, kind: FieldErrorKind::Invalid });
     };
     let Some(integer) = number.as_i64() else {
         // Beyond 64 bits, or a fraction.
@@ -387,10 +263,7 @@ fn check_number(
         invalid(format!("{number} is out of range"));
         return;
     }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "bounds are small; the schema holds them as f64"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "bounds are small; the schema holds them as f64")]
     let float = integer as f64;
     if let Some(least) = node.minimum.filter(|least| float < *least) {
         invalid(format!("must be at least {least}"));
@@ -413,21 +286,11 @@ fn is_date_time(text: &str) -> bool {
     let (Some(clock), Some(rest)) = (time.get(..8), time.get(8..)) else {
         return false;
     };
-    let below = |range: std::ops::Range<usize>, most: &str| {
-        clock
-            .get(range)
-            .is_some_and(|text| digits(text) && text <= most)
-    };
-    let is_clock = below(0..2, "23")
-        && below(3..5, "59")
-        && below(6..8, "59")
-        && &clock[2..3] == ":"
-        && &clock[5..6] == ":";
+    let below = |range: std::ops::Range<usize>, most: &str| clock.get(range).is_some_and(|text| digits(text) && text <= most);
+    let is_clock = below(0..2, "23") && below(3..5, "59") && below(6..8, "59") && &clock[2..3] == ":" && &clock[5..6] == ":";
     let zone = match rest.strip_prefix('.') {
         Some(fraction) => {
-            let end = fraction
-                .find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(fraction.len());
+            let end = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(fraction.len());
             if end == 0 {
                 return false;
             } else {
@@ -448,21 +311,10 @@ fn is_date_time(text: &str) -> bool {
 fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     let padding = text.len() - body.len();
-    !text.is_empty()
-        && text.len().is_multiple_of(4)
-        && padding <= 2
-        && body
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
+    !text.is_empty() && text.len().is_multiple_of(4) && padding <= 2 && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
 }
 
-fn check_cel(
-    node: &Node,
-    path: &str,
-    value: &Value,
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) {
+fn check_cel(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     for rule in &node.cel {
         let holds = match (rule.check, old) {
             (Check::State(check), _) => old == Some(value) || check(value),
@@ -470,37 +322,21 @@ fn check_cel(
             (Check::Transition(_), None) => true,
         };
         if !holds {
-            errors.push(FieldError {
-                path: path.to_owned(),
-                message: rule.message.to_owned(),
-                kind: FieldErrorKind::Invalid,
-            });
+            errors.push(FieldError { path: path.to_owned(), message: rule.message.to_owned(), kind: FieldErrorKind::Invalid });
         }
     }
     match value {
         Value::Object(members) => {
             for (name, member) in members {
                 if let Some(child) = node.properties.get(name).or(node.additional.as_deref()) {
-                    check_cel(
-                        child,
-                        &join(path, name),
-                        member,
-                        old.and_then(|old| old.get(name)),
-                        errors,
-                    );
+                    check_cel(child, &join(path, name), member, old.and_then(|old| old.get(name)), errors);
                 }
             }
         }
         Value::Array(items) => {
             if let Some(child) = &node.items {
                 for (index, item) in items.iter().enumerate() {
-                    check_cel(
-                        child,
-                        &format!("{path}[{index}]"),
-                        item,
-                        same_item(node, item, old),
-                        errors,
-                    );
+                    check_cel(child, &format!("{path}[{index}]"), item, same_item(node, item, old), errors);
                 }
             }
         }

@@ -42,15 +42,8 @@ impl RunSpec {
     /// The first entry, by name, that is no non-negative integer.
     pub fn requests(&self) -> Result<BTreeMap<String, i64>, InvalidRequest> {
         let mut requests = BTreeMap::from([(RESOURCE_RUNS.to_owned(), DEFAULT_RUNS_REQUEST)]);
-        for (name, quantity) in self
-            .resources
-            .iter()
-            .flat_map(|resources| &resources.requests)
-        {
-            let amount = non_negative_integer(quantity).map_err(|cause| InvalidRequest {
-                name: name.clone(),
-                cause,
-            })?;
+        for (name, quantity) in self.resources.iter().flat_map(|resources| &resources.requests) {
+            let amount = non_negative_integer(quantity).map_err(|cause| InvalidRequest { name: name.clone(), cause })?;
             if amount > 0 {
                 requests.insert(name.clone(), amount);
             }
@@ -94,8 +87,7 @@ impl RetryPolicy {
     pub fn allows_retry(&self, attempt: i32, reason: &str) -> bool {
         attempt.max(1) < self.attempts_max()
             && reason != crate::constants::reason::CANCELLED
-            && (self.retryable_reasons.is_empty()
-                || self.retryable_reasons.iter().any(|listed| listed == reason))
+            && (self.retryable_reasons.is_empty() || self.retryable_reasons.iter().any(|listed| listed == reason))
     }
 }
 
@@ -128,9 +120,7 @@ mod tests {
 
     fn spec(extra: serde_json::Value) -> RunSpec {
         let mut spec = json!({"runtime": "x", "mode": {"task": {}}});
-        spec.as_object_mut()
-            .unwrap()
-            .extend(extra.as_object().unwrap().clone());
+        spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         serde_json::from_value(spec).unwrap()
     }
 
@@ -139,35 +129,19 @@ mod tests {
         for (requests, expected) in [
             (json!({}), json!({"runs": 1})),
             (json!({"runs": 0, "gpu": "0"}), json!({"runs": 1})),
-            (
-                json!({"runs": "2k", "gpu": 1}),
-                json!({"runs": 2000, "gpu": 1}),
-            ),
+            (json!({"runs": "2k", "gpu": 1}), json!({"runs": 2000, "gpu": 1})),
         ] {
-            let held = spec(json!({"resources": {"requests": requests}}))
-                .requests()
-                .unwrap();
+            let held = spec(json!({"resources": {"requests": requests}})).requests().unwrap();
             assert_eq!(json!(held), expected);
         }
-        assert_eq!(
-            json!(spec(json!({})).requests().unwrap()),
-            json!({"runs": 1})
-        );
-        let error = spec(json!({"resources": {"requests": {"gpu": "500m"}}}))
-            .requests()
-            .unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "resource request \"gpu\" must be a non-negative integer"
-        );
+        assert_eq!(json!(spec(json!({})).requests().unwrap()), json!({"runs": 1}));
+        let error = spec(json!({"resources": {"requests": {"gpu": "500m"}}})).requests().unwrap_err();
+        assert_eq!(error.to_string(), "resource request \"gpu\" must be a non-negative integer");
     }
 
     #[test]
     fn pauses_double_up_to_a_minute_whatever_the_attempt() {
-        let policy = |backoff: Option<&str>| RetryPolicy {
-            backoff: backoff.map(str::to_owned),
-            ..Default::default()
-        };
+        let policy = |backoff: Option<&str>| RetryPolicy { backoff: backoff.map(str::to_owned), ..Default::default() };
         for (backoff, attempt, expected_ms) in [
             (None, 2, 1000),
             (None, 3, 2000),
@@ -182,27 +156,17 @@ mod tests {
             (Some("5s"), i32::MIN, 0),
         ] {
             let pause = policy(backoff).pause_before(attempt).unwrap();
-            assert_eq!(
-                pause.as_millis(),
-                expected_ms,
-                "{backoff:?} before {attempt}"
-            );
+            assert_eq!(pause.as_millis(), expected_ms, "{backoff:?} before {attempt}");
         }
         assert!(policy(Some("abc")).pause_before(2).is_err());
     }
 
     #[test]
     fn a_retry_needs_an_attempt_and_a_reason() {
-        let policy = RetryPolicy {
-            max_attempts: Some(3),
-            ..Default::default()
-        };
+        let policy = RetryPolicy { max_attempts: Some(3), ..Default::default() };
         assert!(policy.allows_retry(0, "PodGone") && policy.allows_retry(2, "PodGone"));
         assert!(!policy.allows_retry(3, "PodGone") && !policy.allows_retry(1, "Cancelled"));
-        let listed = RetryPolicy {
-            retryable_reasons: vec!["Timeout".into()],
-            ..policy
-        };
+        let listed = RetryPolicy { retryable_reasons: vec!["Timeout".into()], ..policy };
         assert!(listed.allows_retry(1, "Timeout") && !listed.allows_retry(1, "PodGone"));
     }
 }

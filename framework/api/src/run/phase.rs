@@ -45,9 +45,6 @@ impl RunPhase {
 
     /// Has ended: Succeeded, Failed, Timeout, Cancelled.
     pub fn is_terminal(&self) -> bool {
-        matches!(
-            self,
-            Self::Succeeded | Self::Failed | Self::Timeout | Self::Cancelled
-        )
+        matches!(self, Self::Succeeded | Self::Failed | Self::Timeout | Self::Cancelled)
     }
 }

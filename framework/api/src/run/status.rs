@@ -20,11 +20,7 @@ pub struct RunStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub assigned_pod: Option<String>,
     /// UID of that Pod; may be absent.
-    #[serde(
-        default,
-        rename = "assignedPodUID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, rename = "assignedPodUID", skip_serializing_if = "Option::is_none")]
     pub assigned_pod_uid: Option<String>,
     /// One diagnostic line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
