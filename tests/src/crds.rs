@@ -43,7 +43,13 @@ pub async fn install_these(client: &Client, crds: &[CustomResourceDefinition]) -
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     for crd in crds {
         let params = PatchParams::apply("berth-tests").force();
-        api.patch(&crd.name_any(), &params, &Patch::Apply(crd)).await?;
+        let name = crd.name_any();
+        match api.patch(&name, &params, &Patch::Apply(crd)).await {
+            Err(kube::Error::Api(status)) => {
+                bail!("the API server refuses CRD {name}: {}", status.message)
+            }
+            other => other?,
+        };
     }
     for crd in crds {
         let name = crd.name_any();
