@@ -6,6 +6,7 @@
 //! requirement and finds its label sets through postings `(key, value) → label sets`; a term with only
 //! negative requirements costs the number of distinct label sets of its namespace.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use berth_api::selector::{CompiledSelector, Operator};
@@ -43,6 +44,8 @@ struct Term {
     namespace: Arc<str>,
     selector: Arc<CompiledSelector>,
     refs: u32,
+    /// In the queue of idle terms (it may have been taken up again since).
+    idle: bool,
     anti_refs: u32,
     sets: FxHashSet<LabelSetId>,
     cells: FxHashMap<PodId, u32>,
@@ -119,9 +122,14 @@ struct NamespaceIndex {
     negative: Vec<TermId>,
 }
 
+/// How many terms that no Run refers to are kept up to date, oldest dropped first: the next Run with such a term
+/// finds its cells (and its shape's table) as they are instead of building them anew.
+const IDLE_TERMS_MAX: usize = 1024;
+
 /// The index itself. See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct AffinityIndex {
+    idle: VecDeque<TermId>,
     sets: Slots<LabelSet>,
     terms: FxHashMap<u64, Term>,
     next_term: u64,
@@ -254,6 +262,7 @@ impl AffinityIndex {
                 namespace: namespace.clone(),
                 selector: selector.clone(),
                 refs: 1,
+                idle: false,
                 anti_refs: u32::from(anti),
                 sets: FxHashSet::default(),
                 cells: FxHashMap::default(),
@@ -294,14 +303,29 @@ impl AffinityIndex {
         (id, anti)
     }
 
-    /// Gives a reference back; the last one removes the term.
-    pub fn release_term(&mut self, id: TermId, anti: bool) {
-        let Some(term) = self.terms.get_mut(&id.0) else { return };
+    /// Gives a reference back. A term without references stays for a while; returns one whose time is over.
+    pub fn release_term(&mut self, id: TermId, anti: bool) -> Option<TermId> {
+        let term = self.terms.get_mut(&id.0)?;
         term.refs -= 1;
         term.anti_refs -= u32::from(anti);
-        if term.refs > 0 {
-            return;
+        if term.refs == 0 && !term.idle {
+            term.idle = true;
+            self.idle.push_back(id);
         }
+        if self.idle.len() <= IDLE_TERMS_MAX {
+            return None;
+        }
+        let oldest = self.idle.pop_front()?;
+        let term = self.terms.get_mut(&oldest.0)?;
+        term.idle = false;
+        if term.refs > 0 {
+            return None;
+        }
+        self.remove_term(oldest);
+        Some(oldest)
+    }
+
+    fn remove_term(&mut self, id: TermId) {
         let Some(term) = self.terms.remove(&id.0) else { return };
         for set in &term.sets {
             if let Some(set) = self.sets.get_mut(set.0)

@@ -14,9 +14,10 @@
 //! An assumption is never dropped by time.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use berth_api::constants::RESOURCE_RUNS;
 use berth_api::runtime_ready::{Heartbeat, PodFacts};
 use rustc_hash::FxHashMap;
 
@@ -68,6 +69,66 @@ impl Domain {
     }
 }
 
+/// One resource of one Pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// What the Pod advertises, whole units; 0 if nothing.
+    pub capacity: i64,
+    /// What active and assumed Runs hold on the Pod of this name.
+    pub used: i128,
+}
+
+/// Every resource of one Pod that is advertised or held.
+#[derive(Debug, Default)]
+struct Rooms {
+    runs: Room,
+    others: Vec<(Arc<str>, Room)>,
+}
+
+impl Rooms {
+    fn get(&self, resource: &str) -> Room {
+        if resource == RESOURCE_RUNS {
+            return self.runs;
+        }
+        self.others.iter().find(|(name, _)| &**name == resource).map_or_else(Room::default, |(_, room)| *room)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, Room)> {
+        std::iter::once((RESOURCE_RUNS, self.runs)).chain(self.others.iter().map(|(name, room)| (&**name, *room)))
+    }
+
+    fn at(&mut self, resource: &str) -> &mut Room {
+        if resource == RESOURCE_RUNS {
+            return &mut self.runs;
+        }
+        let at = self.others.iter().position(|(name, _)| &**name == resource).unwrap_or_else(|| {
+            self.others.push((Arc::from(resource), Room::default()));
+            self.others.len() - 1
+        });
+        &mut self.others[at].1
+    }
+
+    fn hold(&mut self, resource: &str, amount: i128) {
+        self.at(resource).used += amount;
+        self.forget_empty();
+    }
+
+    fn advertise(&mut self, capacity: &BTreeMap<Arc<str>, i64>) {
+        self.runs.capacity = 0;
+        for (_, room) in &mut self.others {
+            room.capacity = 0;
+        }
+        for (resource, amount) in capacity {
+            self.at(resource).capacity = *amount;
+        }
+        self.forget_empty();
+    }
+
+    fn forget_empty(&mut self) {
+        self.others.retain(|(_, room)| *room != Room::default());
+    }
+}
+
 #[derive(Debug)]
 struct PodSlot {
     key: ObjectKey,
@@ -79,7 +140,8 @@ struct PodSlot {
     facts: PodFacts,
     timer_armed: bool,
     generation: u32,
-    used: Vec<(Arc<str>, i128)>,
+    /// `runs` of [`Rooms`] is looked at for every Run, so it is kept in place.
+    rooms: Rooms,
     sets: FxHashMap<LabelSetId, u32>,
     /// Position of the newest log entry about this slot.
     logged_at: u64,
@@ -200,9 +262,12 @@ impl Cache {
     pub(crate) fn readiness(&self, id: PodId) -> Readiness {
         self.slots.get(id.0 as usize).map_or(Readiness::NotRunning, |slot| slot.readiness)
     }
-    pub(crate) fn used(&self, id: PodId, resource: &str) -> i128 {
-        let Some(slot) = self.slots.get(id.0 as usize) else { return 0 };
-        slot.used.iter().find(|(name, _)| &**name == resource).map_or(0, |(_, used)| *used)
+    pub(crate) fn room(&self, id: PodId, resource: &str) -> Room {
+        self.slots.get(id.0 as usize).map_or_else(Room::default, |slot| slot.rooms.get(resource))
+    }
+    pub(crate) fn rooms(&self, id: PodId) -> impl Iterator<Item = (&str, Room)> {
+        let rooms = self.slots.get(id.0 as usize).map(|slot| &slot.rooms);
+        rooms.into_iter().flat_map(Rooms::iter)
     }
     pub(crate) fn workspace(&self, namespace: &Arc<str>, name: &str) -> Option<&WorkspaceObject> {
         self.workspaces.get(&ObjectKey::new(namespace.clone(), name)).map(|w| &**w)
@@ -272,7 +337,7 @@ impl Cache {
             facts: PodFacts::default(),
             timer_armed: false,
             generation: 0,
-            used: Vec::new(),
+            rooms: Rooms::default(),
             sets: FxHashMap::default(),
             logged_at: 0,
         };
@@ -352,6 +417,7 @@ impl Cache {
             heartbeat_true: pod.heartbeat_true,
             heartbeat: pod.probe_ms.map_or(remembered, |probe| Some(Heartbeat::observe(remembered, probe, now))),
         };
+        slot.rooms.advertise(&pod.capacity);
         slot.object = Some(pod.clone());
         if old.is_none() {
             self.counts.pods += 1;
@@ -400,6 +466,7 @@ impl Cache {
         self.leave_domain(id, WakeCause::PodDeletedOrRelabelled);
         let slot = &mut self.slots[id.0 as usize];
         slot.object = None;
+        slot.rooms.advertise(&BTreeMap::new());
         slot.facts = PodFacts::default();
         slot.readiness = Readiness::NotRunning;
         self.counts.pods -= 1;
@@ -690,9 +757,8 @@ impl Cache {
     }
 
     fn release_term(&mut self, id: TermId, anti: bool) {
-        self.affinity.release_term(id, anti);
-        if self.affinity.selector(id).is_none() {
-            self.totals.remove(&id);
+        if let Some(dropped) = self.affinity.release_term(id, anti) {
+            self.totals.remove(&dropped);
         }
     }
 
@@ -710,11 +776,7 @@ impl Cache {
         let requests = self.requests[requests.0 as usize].0.clone();
         let slot = &mut self.slots[pod.0 as usize];
         for (resource, amount) in requests.iter() {
-            if let Some((_, used)) = slot.used.iter_mut().find(|(name, _)| name == resource) {
-                *used += i128::from(amount);
-            } else {
-                slot.used.push((resource.clone(), i128::from(amount)));
-            }
+            slot.rooms.hold(resource, i128::from(amount));
         }
         *slot.sets.entry(labels).or_default() += 1;
         let changes = self.affinity.add_active(labels, &anti, pod);
@@ -741,11 +803,8 @@ impl Cache {
         let requests = self.requests[requests.0 as usize].0.clone();
         let slot = &mut self.slots[pod.0 as usize];
         for (resource, amount) in requests.iter() {
-            if let Some((_, used)) = slot.used.iter_mut().find(|(name, _)| name == resource) {
-                *used -= i128::from(amount);
-            }
+            slot.rooms.hold(resource, -i128::from(amount));
         }
-        slot.used.retain(|(_, used)| *used != 0);
         if let Some(count) = slot.sets.get_mut(&labels) {
             *count -= 1;
             if *count == 0 {

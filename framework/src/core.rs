@@ -206,7 +206,6 @@ struct Record {
     flush: bool,
     open: Option<OpenId>,
     diagnosis: Option<Diagnosis>,
-    desired: Option<Shown>,
     shown: Option<Shown>,
     message_written: bool,
     message_in_flight: bool,
@@ -227,7 +226,6 @@ impl Record {
             flush: false,
             open: None,
             diagnosis: None,
-            desired: None,
             shown: None,
             message_written: false,
             message_in_flight: false,
@@ -418,12 +416,9 @@ impl Core {
             }
         }
         let (id, _) = self.cache.apply_run(run.clone());
-        let stamp = self.next_stamp;
-        let record = self.records.entry(id).or_insert_with(|| Record::new(stamp, now));
-        if record.stamp == stamp {
-            self.next_stamp += 1;
+        if let Some(record) = self.records.get_mut(&id) {
+            record.shown.clone_from(&run.shown);
         }
-        record.shown.clone_from(&run.shown);
         self.restand(id, before.as_ref().filter(|(old, _)| old.uid == run.uid).map(|(old, _)| &**old), now);
     }
 
@@ -432,8 +427,8 @@ impl Core {
         let Some(entry) = self.cache.run(id) else { return };
         let object = entry.object.clone();
         let place = entry.place;
-        let Some(record) = self.records.get(&id) else { return };
-        let standing = record.standing;
+        let record = self.records.get(&id);
+        let standing = record.map_or(Standing::Idle, |record| record.standing);
         if object.phase != Phase::Pending || object.deleting {
             self.leave_queue(id);
             if matches!(place, Place::Nowhere) || object.phase != Phase::Pending {
@@ -444,7 +439,8 @@ impl Core {
         match standing {
             Standing::Assumed => {
                 // Somebody made it Pending again after our bind: what was assumed is free.
-                let undone = record.bound_version.as_ref().is_some_and(|bound| newer(&object.resource_version, bound));
+                let bound = record.and_then(|record| record.bound_version.as_ref());
+                let undone = bound.is_some_and(|bound| newer(&object.resource_version, bound));
                 if undone {
                     self.cache.release(Reservation { run: id });
                     self.stand(id, Standing::Idle);
@@ -499,37 +495,31 @@ impl Core {
         }
     }
 
+    /// Runs that are not ours to place have no record: a million active ones cost nothing here.
     fn stand(&mut self, id: RunId, standing: Standing) {
-        if let Some(record) = self.records.get_mut(&id) {
+        if standing == Standing::Idle {
+            self.records.remove(&id);
+        } else if let Some(record) = self.records.get_mut(&id) {
             record.standing = standing;
-            if !matches!(standing, Standing::Waiting | Standing::Active | Standing::Backoff) {
-                record.waiting_since_ms = None;
-                record.desired = None;
-                record.diagnosis = None;
-            }
-            if standing == Standing::Idle {
-                record.attempts = 0;
-                record.errors = 0;
-                record.bound_version = None;
-                record.message_written = false;
-            }
+            record.waiting_since_ms = None;
+            record.diagnosis = None;
         }
     }
 
     fn enqueue(&mut self, id: RunId, cause: Option<WakeCause>, now: Now) {
         let Some(entry) = self.cache.run(id) else { return };
         let order = Reverse(age(entry));
-        if let Some(record) = self.records.get_mut(&id) {
-            if record.standing == Standing::Idle {
-                record.queued_ms = now.mono_ms;
-            }
-            record.standing = Standing::Active;
-            record.cause = cause;
-            record.flush = false;
-            self.active.push(id, order);
-            if let Some(cause) = cause {
-                self.stats.wakeups[cause as usize] += 1;
-            }
+        let stamp = &mut self.next_stamp;
+        let record = self.records.entry(id).or_insert_with(|| {
+            *stamp += 1;
+            Record { shown: entry.object.shown.clone(), ..Record::new(*stamp, now) }
+        });
+        record.standing = Standing::Active;
+        record.cause = cause;
+        record.flush = false;
+        self.active.push(id, order);
+        if let Some(cause) = cause {
+            self.stats.wakeups[cause as usize] += 1;
         }
     }
 
@@ -834,7 +824,6 @@ impl Core {
         let Some(desired) = self.waiting_text(id, now) else { return };
         let Some(object) = self.cache.run(id).map(|entry| entry.object.clone()) else { return };
         let Some(record) = self.records.get_mut(&id) else { return };
-        record.desired = Some(desired.clone());
         if record.shown.as_ref() == Some(&desired) {
             return;
         }

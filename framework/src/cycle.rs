@@ -126,7 +126,7 @@ impl Cycle {
             let Some(view) = cache.pod_view(pod) else { continue };
             self.evaluated += 1;
             if let Ok(scored) = evaluate(profile, &prepares, RunView { cache, entry: run }, view, true) {
-                feasible.push((pod, view.name().clone(), scored));
+                feasible.push((pod, view.name(), scored));
             }
         }
         if let Some(choice) = pick(profile, feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored }), keep) {
@@ -163,7 +163,7 @@ impl Cycle {
             let Some(view) = cache.pod_view(pod) else { continue };
             self.evaluated += 1;
             match evaluate(profile, prepares, RunView { cache, entry: run }, view, true) {
-                Ok(scored) => feasible.push((pod, view.name().clone(), scored)),
+                Ok(scored) => feasible.push((pod, view.name(), scored)),
                 Err((plugin, rejection)) => add_rejection(&mut rejected, plugin, &rejection, 1),
             }
         }
@@ -202,7 +202,7 @@ impl Cycle {
             let Some(view) = cache.pod_view(pod) else { continue };
             self.evaluated += 1;
             match evaluate(profile, prepares, RunView { cache, entry: run }, view, true) {
-                Ok(scored) => feasible.push((pod, view.name().clone(), scored)),
+                Ok(scored) => feasible.push((pod, view.name(), scored)),
                 Err((plugin, rejection)) => add_rejection(&mut counts, plugin, &rejection, 1),
             }
         }

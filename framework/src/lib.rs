@@ -17,5 +17,5 @@ pub mod views;
 mod waiting;
 
 pub use affinity_index::TermId;
-pub use cache::{Counts, WorkCounters};
+pub use cache::{Counts, Room, WorkCounters};
 pub use cycle::{Charge, Diagnosis, Ranked};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use berth_api::constants::{DEFAULT_RUNS_REQUEST, RESOURCE_RUNS};
 use berth_api::selector::CompiledSelector;
 
 pub use berth_api::runtime_ready::{Now, Verdict as Readiness};
@@ -37,23 +38,26 @@ impl fmt::Display for ObjectKey {
 /// Labels of an object, shared.
 pub type Labels = Arc<BTreeMap<String, String>>;
 
-/// What a Run asks for: resource name to a positive integer, sorted by name; `runs` is always there.
+/// What a Run asks for: `runs`, and other resources by name, each a positive integer.
 ///
 /// Source: reference kruntimes §4. Entries of zero are dropped, `runs` absent or zero counts as 1.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Requests(Vec<(Arc<str>, i64)>);
+pub struct Requests {
+    runs: i64,
+    others: Vec<(Arc<str>, i64)>,
+}
 
 impl Requests {
-    /// Normalises `entries`: zeros dropped, `runs` defaulted to 1, sorted. Values must be non-negative.
+    /// Normalises `entries`: zeros dropped, `runs` defaulted to 1. Values must be non-negative.
     pub fn new(entries: impl IntoIterator<Item = (Arc<str>, i64)>) -> Self {
-        let mut map: BTreeMap<Arc<str>, i64> = entries.into_iter().filter(|(_, v)| *v > 0).collect();
-        map.entry(Arc::from("runs")).or_insert(1);
-        Self(map.into_iter().collect())
+        let mut others: BTreeMap<Arc<str>, i64> = entries.into_iter().filter(|(_, v)| *v > 0).collect();
+        let runs = others.remove(RESOURCE_RUNS).unwrap_or(DEFAULT_RUNS_REQUEST);
+        Self { runs, others: others.into_iter().collect() }
     }
 
-    /// The entries, sorted by resource name.
-    pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
-        self.0.iter().map(|(k, v)| (k, *v))
+    /// Resource and amount: `runs` first, then by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
+        std::iter::once((RESOURCE_RUNS, self.runs)).chain(self.others.iter().map(|(name, amount)| (&**name, *amount)))
     }
 }
 

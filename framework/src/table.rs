@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::cache::{Cache, DomainId, RunEntry};
 use crate::plugin::{Normalize, Prepared, Rejection, State, TieKey};
@@ -23,11 +24,11 @@ pub(crate) const MAX_TABLES: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scored {
     /// Raw scores of the normalising plugins, in profile order.
-    pub raw: Vec<i64>,
+    pub raw: SmallVec<[i64; 2]>,
     /// Weighted sum of all other scores, fixed point.
     pub fixed: i64,
     /// The scores `fixed` is the weighted sum of, in profile order.
-    pub parts: Vec<i64>,
+    pub parts: SmallVec<[i64; 4]>,
     /// Decides ties in the total.
     pub tie: TieKey,
 }
@@ -82,7 +83,7 @@ pub(crate) fn evaluate(profile: &Profile, prepares: &Prepares, run: RunView<'_>,
             filter.filter(prepares.state(index, exact), run, pod).map_err(|rejection| (index, rejection))?;
         }
     }
-    let mut scored = Scored { raw: Vec::with_capacity(profile.normalized), fixed: 0, parts: Vec::new(), tie: TieKey::default() };
+    let mut scored = Scored { raw: SmallVec::new(), fixed: 0, parts: SmallVec::new(), tie: TieKey::default() };
     for &index in &profile.scores {
         let slot = &profile.plugins[index];
         let Some(score) = slot.plugin.as_score() else { continue };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::selector::CompiledSelector;
 
 use crate::affinity_index::TermId;
-use crate::cache::{Cache, DomainId, RunEntry};
+use crate::cache::{Cache, DomainId, Room, RunEntry};
 use crate::model::{Labels, PodObject, Readiness, RunObject, WorkspaceObject};
 
 /// A Pod's place in the cache. Ids are reused after a Pod is gone; they mean nothing across cycles.
@@ -46,13 +46,13 @@ impl<'a> PodView<'a> {
     pub fn readiness(self) -> Readiness {
         self.cache.readiness(self.id)
     }
-    /// Advertised capacity by resource, in whole units.
-    pub fn capacity(self) -> &'a BTreeMap<Arc<str>, i64> {
-        &self.object.capacity
+    /// What the Pod has of a resource and what is held of it.
+    pub fn room(self, resource: &str) -> Room {
+        self.cache.room(self.id, resource)
     }
-    /// What active and assumed Runs hold of a resource on the Pod of this name.
-    pub fn used(self, resource: &str) -> i128 {
-        self.cache.used(self.id, resource)
+    /// Every resource that the Pod advertises or that is held on it: `runs` first, the others in no order.
+    pub fn rooms(self) -> impl Iterator<Item = (&'a str, Room)> {
+        self.cache.rooms(self.id)
     }
     /// `true` if the Pod advertises an agent that honours workspaces.
     pub fn has_workspace_agent(self) -> bool {
@@ -84,8 +84,8 @@ impl<'a> RunView<'a> {
     pub fn labels(self) -> &'a Labels {
         &self.entry.object.labels
     }
-    /// What it asks for, sorted by resource name; `runs` is always there.
-    pub fn requests(self) -> impl Iterator<Item = (&'a Arc<str>, i64)> {
+    /// What it asks for: `runs` first, then by name.
+    pub fn requests(self) -> impl Iterator<Item = (&'a str, i64)> {
         self.entry.object.requests.iter().flat_map(|r| r.iter())
     }
     /// A number that is equal for equal requests, for [`crate::plugin::Prepared::key`].

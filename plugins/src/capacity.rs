@@ -79,18 +79,12 @@ impl PreFilter for Capacity {
     }
 }
 
+/// `runs` is looked at first, then the others by name (decisions "Waiting message").
 fn fits(run: RunView<'_>, pod: PodView<'_>) -> Result<(), Rejection> {
-    let short = |resource: &str, request: i64| {
-        let capacity = pod.capacity().get(resource).copied().unwrap_or(0);
-        pod.used(resource) + i128::from(request) > i128::from(capacity)
-    };
-    let requests = || run.requests();
-    // `runs` is told first, then by name (decisions "Waiting message").
-    let runs = requests().filter(|(resource, _)| &***resource == "runs");
-    let others = requests().filter(|(resource, _)| &***resource != "runs");
-    for (resource, request) in runs.chain(others) {
-        if short(resource, request) {
-            return Err(Rejection::about(INSUFFICIENT, resource.clone()));
+    for (resource, request) in run.requests() {
+        let room = pod.room(resource);
+        if room.used + i128::from(request) > i128::from(room.capacity) {
+            return Err(Rejection::about(INSUFFICIENT, resource));
         }
     }
     Ok(())
@@ -115,9 +109,10 @@ impl Reserve for Capacity {
 fn shares(run: RunView<'_>, pod: PodView<'_>) -> ((i128, i64), i128) {
     let mut dominant: (i128, i64) = (0, 1);
     let mut sum: i128 = 0;
-    for (resource, &capacity) in pod.capacity().iter().filter(|(_, capacity)| **capacity > 0) {
+    for (resource, room) in pod.rooms().filter(|(_, room)| room.capacity > 0) {
+        let capacity = room.capacity;
         let request = run.requests().find(|(name, _)| *name == resource).map_or(0, |(_, amount)| amount);
-        let used = pod.used(resource) + i128::from(request);
+        let used = room.used + i128::from(request);
         let (most, of) = dominant;
         if used.saturating_mul(i128::from(of)) > most.saturating_mul(i128::from(capacity)) {
             dominant = (used, capacity);
