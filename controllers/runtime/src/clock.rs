@@ -1,14 +1,14 @@
 //! Where controllers get the time from, so that tests can hold it.
 
+use berth_api::runtime_ready::Now;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// Two clocks. Durations are measured on the monotonic one; the wall clock is only for times that come from or go to the wire.
+/// The present on both clocks. Durations are measured on the monotonic one; the wall clock is only for times that come from or
+/// go to the wire, and may jump.
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since an arbitrary start; never goes back.
-    fn monotonic_ms(&self) -> i64;
-    /// Milliseconds since the Unix epoch; may jump.
-    fn wall_ms(&self) -> i64;
+    /// Both clocks, read together.
+    fn now(&self) -> Now;
 }
 
 /// The machine's clocks. The monotonic one is tokio's, so that a paused runtime holds it.
@@ -31,14 +31,11 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn monotonic_ms(&self) -> i64 {
-        i64::try_from(self.start.elapsed().as_millis()).unwrap_or(i64::MAX)
-    }
-
-    fn wall_ms(&self) -> i64 {
-        match SystemTime::now().duration_since(UNIX_EPOCH) {
+    fn now(&self) -> Now {
+        let wall_ms = match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
             Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms),
-        }
+        };
+        Now { wall_ms, mono_ms: u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX) }
     }
 }

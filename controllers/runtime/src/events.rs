@@ -346,7 +346,7 @@ impl Writer {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp::from_millisecond(self.clock.wall_ms()).unwrap_or_default()
+        Timestamp::from_millisecond(self.clock.now().wall_ms).unwrap_or_default()
     }
 }
 

@@ -1,0 +1,172 @@
+//! What the binder knows of Runtime Pods: readiness by the one predicate, and when it ends unless the agent is heard of.
+//!
+//! A heartbeat that changes no verdict wakes nobody. Going stale is no event of the API server: each ready Pod has one timer,
+//! which is re-armed when it fires, not with each heartbeat.
+
+use super::plan::{Candidate, Found};
+use berth_api::runtime_ready::{Heartbeat, Now, PodFacts, Verdict};
+use berth_runtime::ObjectKey;
+use berth_runtime::informer::Stored;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the binder reads of a Pod, whatever the process keeps of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RuntimePod<'a> {
+    /// Label `runtime`.
+    pub runtime: &'a str,
+    /// `status.phase` is Running.
+    pub running: bool,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// Has a deletionTimestamp.
+    pub terminating: bool,
+    /// Condition `kruntimes.io/RuntimedReady` is True and has a time.
+    pub heartbeat_true: bool,
+    /// Its `lastProbeTime`, milliseconds since the Unix epoch.
+    pub probe_time_ms: Option<i64>,
+}
+
+/// Whom a change of a Pod concerns.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Slot {
+    /// Workspaces of that namespace that wait for a Pod of that Runtime.
+    Waiting { namespace: Arc<str>, runtime: Arc<str> },
+    /// Workspaces bound to the Pod of that name.
+    On(ObjectKey),
+}
+
+/// What follows from a change: whom to wake, and when to look at the Pod again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Effect {
+    pub wake: Vec<Slot>,
+    pub look_again: Option<Duration>,
+}
+
+/// Names of Pods, in order.
+type Names = BTreeSet<Arc<str>>;
+
+#[derive(Default)]
+pub(super) struct Tracker {
+    pods: HashMap<ObjectKey, Tracked>,
+    /// Names by namespace and Runtime.
+    by_runtime: HashMap<(Arc<str>, Arc<str>), Names>,
+}
+
+struct Tracked {
+    uid: Arc<str>,
+    runtime: Arc<str>,
+    facts: PodFacts,
+    verdict: Verdict,
+    /// A timer is running.
+    armed: bool,
+}
+
+impl Tracker {
+    /// A Pod exists in this state.
+    pub fn applied<P>(&mut self, pod: &Stored<P>, read: RuntimePod<'_>, now: Now) -> Effect {
+        let old = self.remove(&pod.key);
+        let same = old.as_ref().filter(|old| old.uid == pod.uid);
+        let remembered = same.and_then(|old| old.facts.heartbeat);
+        let heartbeat = match read.probe_time_ms {
+            Some(probe_ms) => Some(Heartbeat::observe(remembered, probe_ms, now)),
+            None => remembered,
+        };
+        let facts = PodFacts { running: read.running, ready: read.ready, terminating: read.terminating, heartbeat_true: read.heartbeat_true, heartbeat };
+        let availability = facts.availability(now);
+        let runtime = same.map(|old| &old.runtime).filter(|runtime| &***runtime == read.runtime).cloned().unwrap_or_else(|| Arc::from(read.runtime));
+        let mut effect = Effect::default();
+        let unchanged = same.is_some_and(|old| old.verdict == availability.verdict && old.runtime == runtime);
+        let waiting = |runtime: &Arc<str>| Slot::Waiting { namespace: pod.key.namespace.clone(), runtime: runtime.clone() };
+        if !unchanged {
+            effect.wake.push(Slot::On(pod.key.clone()));
+            let joined = old.as_ref().is_none_or(|old| old.runtime != runtime);
+            if joined || availability.verdict == Verdict::Ready {
+                effect.wake.push(waiting(&runtime));
+            }
+            if let Some(old) = old.as_ref().filter(|old| old.runtime != runtime) {
+                effect.wake.push(waiting(&old.runtime));
+            }
+        }
+        let mut armed = old.as_ref().is_some_and(|old| old.armed);
+        if !armed && let Some(stale_at) = availability.stale_at_mono_ms {
+            armed = true;
+            effect.look_again = Some(Duration::from_millis(stale_at.saturating_sub(now.mono_ms)));
+        }
+        self.by_runtime.entry((pod.key.namespace.clone(), runtime.clone())).or_default().insert(pod.key.name.clone());
+        self.pods.insert(pod.key.clone(), Tracked { uid: pod.uid.clone(), runtime, facts, verdict: availability.verdict, armed });
+        effect
+    }
+
+    /// A Pod is gone, or no longer a Runtime Pod.
+    pub fn deleted(&mut self, key: &ObjectKey) -> Effect {
+        let mut effect = Effect::default();
+        if let Some(old) = self.remove(key) {
+            effect.wake.push(Slot::On(key.clone()));
+            let set = (key.namespace.clone(), old.runtime);
+            if !self.by_runtime.contains_key(&set) {
+                effect.wake.push(Slot::Waiting { namespace: set.0, runtime: set.1 });
+            }
+        }
+        effect
+    }
+
+    /// The timer of a Pod fired.
+    pub fn fired(&mut self, key: &ObjectKey, now: Now) -> Effect {
+        let mut effect = Effect::default();
+        let Some(pod) = self.pods.get_mut(key) else { return effect };
+        let availability = pod.facts.availability(now);
+        if availability.verdict != pod.verdict {
+            pod.verdict = availability.verdict;
+            effect.wake.push(Slot::On(key.clone()));
+        }
+        pod.armed = availability.stale_at_mono_ms.is_some();
+        effect.look_again = availability.stale_at_mono_ms.map(|stale_at| Duration::from_millis(stale_at.saturating_sub(now.mono_ms)));
+        effect
+    }
+
+    /// The Pods of a namespace and Runtime by name, as of `now`.
+    pub fn candidates(&self, namespace: &Arc<str>, runtime: &str, now: Now) -> Vec<OwnedCandidate> {
+        let names = self.by_runtime.get(&(namespace.clone(), Arc::from(runtime)));
+        let pods = names.into_iter().flatten().filter_map(|name| {
+            let pod = self.pods.get(&ObjectKey { namespace: namespace.clone(), name: name.clone() })?;
+            Some(OwnedCandidate { name: name.clone(), uid: pod.uid.clone(), verdict: pod.facts.availability(now).verdict })
+        });
+        pods.collect()
+    }
+
+    /// What is known of a Pod by name.
+    pub fn find<R>(&self, key: &ObjectKey, now: Now, read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
+        read(self.pods.get(key).map(|pod| Found { uid: &pod.uid, runtime: Some(&pod.runtime), verdict: pod.facts.availability(now).verdict }))
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Tracked> {
+        let old = self.pods.remove(key)?;
+        let set = (key.namespace.clone(), old.runtime.clone());
+        if let Some(names) = self.by_runtime.get_mut(&set) {
+            names.remove(&key.name);
+            if names.is_empty() {
+                self.by_runtime.remove(&set);
+            }
+        }
+        Some(old)
+    }
+}
+
+/// A [`Candidate`] that outlives the tracker's lock.
+pub(super) struct OwnedCandidate {
+    name: Arc<str>,
+    uid: Arc<str>,
+    verdict: Verdict,
+}
+
+impl OwnedCandidate {
+    pub fn as_candidate(&self) -> Candidate<'_> {
+        Candidate { name: &self.name, uid: &self.uid, verdict: self.verdict }
+    }
+}
+
+#[cfg(test)]
+#[path = "tracker_tests.rs"]
+mod tests;
