@@ -95,7 +95,9 @@ impl World {
         }
         let affinities = match shape {
             Shape::One => vec![Arc::new(Affinity::default())],
-            Shape::Cohorts => (0..COHORTS).map(|c| Arc::new(Affinity { required: vec![selector("cohort", &format!("c{c}"))], ..Affinity::default() })).collect(),
+            Shape::Cohorts => {
+                (0..COHORTS).map(|c| Arc::new(Affinity { required: vec![selector("cohort", &format!("c{c}"))], ..Affinity::default() })).collect()
+            }
             Shape::Preferred => vec![Arc::new(Affinity { preferred: vec![(50, selector("tier", "gold"))], ..Affinity::default() })],
         };
         let mut world = Self { core, pods, shape, next: 0, affinities, requests: Arc::new(Requests::default()) };
@@ -108,7 +110,8 @@ impl World {
                 _ => plain.clone(),
             };
             let on = world.pods[i % world.pods.len()].clone();
-            let run = RunObject { phase: Phase::Active, assigned_pod: Some(on.key.name.clone()), assigned_pod_uid: Some(on.uid.clone()), ..world.run(i, labels) };
+            let run =
+                RunObject { phase: Phase::Active, assigned_pod: Some(on.key.name.clone()), assigned_pod_uid: Some(on.uid.clone()), ..world.run(i, labels) };
             world.core.handle(Input::Run(Delta::Applied(Arc::new(run))), NOW);
         }
         world.next = active;

@@ -1,7 +1,7 @@
 //! From API objects to the model: total, so that one odd object never hurts another.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use berth_api::constants::{
     ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, DEFAULT_RUNS_CAPACITY, LABEL_RUNTIME, MESSAGE_BYTES_MAX, POD_CONDITION_RUNTIMED_READY,
@@ -33,7 +33,7 @@ pub fn run_object(run: &Run) -> RunObject {
     let meta = &run.metadata;
     let status = run.status.as_ref();
     let (requests, bad_requests) = match requests_of(run) {
-        Ok(requests) => (Some(Arc::new(requests)), None),
+        Ok(requests) => (Some(if requests == Requests::default() { one_run() } else { Arc::new(requests) }), None),
         Err(message) => (None, Some(InvalidRun { reason: InvalidReason::InvalidResources, message: bounded(message) })),
     };
     let (affinity, bad_affinity) = match affinity_of(run) {
@@ -54,7 +54,7 @@ pub fn run_object(run: &Run) -> RunObject {
         runtime: Arc::from(run.spec.runtime.as_str()),
         workspace: run.spec.workspace.as_ref().map(|w| Arc::from(w.name.as_str())),
         requests,
-        affinity: Arc::new(affinity),
+        affinity: if affinity == Affinity::default() { no_affinity() } else { Arc::new(affinity) },
         invalid: bad_runtime.or(bad_requests).or(bad_workspace).or(bad_affinity),
         phase: phase_of(run),
         assigned_pod: assigned(status.and_then(|s| s.assigned_pod.as_ref())),
@@ -62,6 +62,17 @@ pub fn run_object(run: &Run) -> RunObject {
         retry_not_before_wall_ms: retry_not_before(run),
         shown: status.and_then(shown_by),
     }
+}
+
+/// Most Runs have no affinity and ask for one of `runs`: they share these.
+fn no_affinity() -> Arc<Affinity> {
+    static NONE: OnceLock<Arc<Affinity>> = OnceLock::new();
+    NONE.get_or_init(Arc::default).clone()
+}
+
+fn one_run() -> Arc<Requests> {
+    static ONE: OnceLock<Arc<Requests>> = OnceLock::new();
+    ONE.get_or_init(Arc::default).clone()
 }
 
 fn phase_of(run: &Run) -> Phase {

@@ -97,16 +97,23 @@ pub const FUNCTION_NEEDS_INLINE_PATH: CelRule = CelRule {
 
 /// Reference §1.1, column "Mutable".
 pub const EXECUTION_IS_IMMUTABLE: CelRule = CelRule {
-    rule: "self.runtime == oldSelf.runtime && self.mode == oldSelf.mode && self.?source == oldSelf.?source && \
-           self.?env == oldSelf.?env && self.?timeout == oldSelf.?timeout && \
-           self.?retryPolicy == oldSelf.?retryPolicy && self.?resources == oldSelf.?resources",
+    rule: "self.runtime == oldSelf.runtime && self.mode == oldSelf.mode && \
+           (has(self.source) ? has(oldSelf.source) && self.source == oldSelf.source : !has(oldSelf.source)) && \
+           (has(self.env) ? has(oldSelf.env) && self.env == oldSelf.env : !has(oldSelf.env)) && \
+           (has(self.timeout) ? has(oldSelf.timeout) && self.timeout == oldSelf.timeout : !has(oldSelf.timeout)) && \
+           (has(self.retryPolicy) ? has(oldSelf.retryPolicy) && self.retryPolicy == oldSelf.retryPolicy : \
+           !has(oldSelf.retryPolicy)) && \
+           (has(self.resources) ? has(oldSelf.resources) && self.resources == oldSelf.resources : \
+           !has(oldSelf.resources))",
     message: "runtime, source, mode, env, timeout, retryPolicy, and resources are immutable after Run creation",
     check: Check::Transition(|new, old| same(new, old, &["runtime", "mode", "source", "env", "timeout", "retryPolicy", "resources"])),
 };
 
 /// Spec, "Validation and Transition Rules".
 pub const PLACEMENT_IS_IMMUTABLE: CelRule = CelRule {
-    rule: "self.?workspace == oldSelf.?workspace && self.?affinity == oldSelf.?affinity",
+    rule: "(has(self.workspace) ? has(oldSelf.workspace) && self.workspace == oldSelf.workspace : \
+           !has(oldSelf.workspace)) && \
+           (has(self.affinity) ? has(oldSelf.affinity) && self.affinity == oldSelf.affinity : !has(oldSelf.affinity))",
     message: "workspace and affinity are immutable after Run creation",
     check: Check::Transition(|new, old| same(new, old, &["workspace", "affinity"])),
 };

@@ -9,6 +9,12 @@
 //! [`Core::handle`] takes one input, [`Core::step`] makes at most one attempt. The same core runs in
 //! `berth serve`, in `berth simulate` and in the seeded worlds of the tests.
 
+mod io;
+mod look;
+mod messages;
+
+pub use io::*;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -16,13 +22,12 @@ use std::sync::Arc;
 use priority_queue::PriorityQueue;
 use rustc_hash::FxHashMap;
 
-use crate::cache::{Cache, CacheEvent, Counts, Place, Reservation, RunId, WorkCounters};
-use crate::cycle::{Choice, Cycle, Diagnosis, Outcome, Ranked, Wait, charge_exactly, prepare};
-use crate::diagnosis::{self, Stuck};
-use crate::model::{Delta, Now, ObjectKey, Phase, PodObject, RunObject, Shown, WorkspaceObject};
+use crate::cache::{Cache, CacheEvent, Place, Reservation, RunId};
+use crate::cycle::{Choice, Cycle, Diagnosis, Outcome, Wait, prepare};
+use crate::diagnosis::Stuck;
+use crate::model::{Delta, Now, ObjectKey, Phase, RunObject, Shown};
 use crate::plugin::{BindNote, Rejection, WakeCause};
 use crate::profile::Profile;
-use crate::table::evaluate;
 use crate::views::RunView;
 use crate::waiting::{Age, OpenId, Waiting, What, age};
 
@@ -39,160 +44,6 @@ pub const STUCK_EVERY_MS: u64 = 1_000;
 /// How many remarks of Bind plugins are kept.
 const REMARKS_MAX: usize = 8;
 
-/// Identifies a write the core asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct WriteId(pub u64);
-
-/// Something that happened.
-#[derive(Debug)]
-pub enum Input {
-    /// A Run was seen or is gone.
-    Run(Delta<RunObject>),
-    /// A Runtime Pod was seen or is gone (or lost its label).
-    Pod(Delta<PodObject>),
-    /// A PersistentWorkspace was seen or is gone.
-    Workspace(Delta<WorkspaceObject>),
-    /// How a write ended. A lost answer is neither success nor failure: read first, then tell.
-    Answer(WriteId, WriteOutcome),
-    /// Another profile is in force from now on.
-    Profile(Arc<Profile>),
-    /// Nothing but time passed.
-    Timer,
-}
-
-/// How a write ended, for certain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WriteOutcome {
-    /// It is stored; the object's new `resourceVersion`.
-    Applied(Arc<str>),
-    /// The object had changed: nothing was stored.
-    Conflict,
-    /// The object is gone.
-    Gone,
-    /// Refused or failed without effect.
-    Failed,
-}
-
-/// Something to do for the process around the core.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Write the placement: phase, assignedPod, assignedPodUID, condition, message cleared, in one status write.
-    Bind(BindIntent),
-    /// Show why a Run waits.
-    SetWaiting {
-        /// Answer with this id.
-        write: WriteId,
-        /// The Run.
-        run: RunRef,
-        /// Condition reason and message.
-        shown: Shown,
-    },
-    /// End a Run that can't or must not be placed.
-    Terminate {
-        /// Answer with this id.
-        write: WriteId,
-        /// The Run.
-        run: RunRef,
-        /// `Cancelled` or `Failed`.
-        phase: &'static str,
-        /// Condition reason.
-        reason: &'static str,
-        /// Condition message and `status.message`.
-        message: Arc<str>,
-    },
-}
-
-/// The object a write is about, fenced by what the core saw of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunRef {
-    /// Namespace and name.
-    pub key: ObjectKey,
-    /// UID.
-    pub uid: Arc<str>,
-    /// `resourceVersion` the decision was made on.
-    pub resource_version: Arc<str>,
-}
-
-/// A placement, as data.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BindIntent {
-    /// Answer with this id.
-    pub write: WriteId,
-    /// The Run.
-    pub run: RunRef,
-    /// Name of the Pod.
-    pub pod: Arc<str>,
-    /// UID of the Pod.
-    pub pod_uid: Arc<str>,
-    /// What Bind plugins remarked.
-    pub note: BindNote,
-}
-
-/// One attempt, for the log, metrics, `simulate` and the oracle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The Run.
-    pub key: ObjectKey,
-    /// Its UID.
-    pub uid: Arc<str>,
-    /// What became of it.
-    pub result: AttemptResult,
-    /// Why it was tried again, if it had been waiting.
-    pub cause: Option<WakeCause>,
-    /// How many attempts it has had, this one included.
-    pub attempts: u32,
-    /// When it was first queued, monotonic milliseconds.
-    pub queued_ms: u64,
-}
-
-/// The result of an [`Attempt`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptResult {
-    /// Assumed on a Pod; the chosen Pod is `ranked[0]`.
-    Placed {
-        /// UID of the chosen Pod.
-        pod_uid: Arc<str>,
-        /// The chosen Pod and up to two runners-up (if [`Core::keep_ranked`] asked for them).
-        ranked: Vec<Ranked>,
-    },
-    /// No Pod fits.
-    Waits {
-        /// Why not.
-        diagnosis: Diagnosis,
-    },
-    /// A Reserve plugin said no to the chosen Pod; backs off.
-    Refused {
-        /// The plugin and its reason.
-        by: (&'static str, Rejection),
-    },
-    /// Ends Cancelled or Failed.
-    Terminates {
-        /// `Cancelled` or `Failed`.
-        phase: &'static str,
-        /// Condition reason.
-        reason: &'static str,
-    },
-    /// A retried Run whose back-off is not over, back in the queue when it is.
-    Held,
-}
-
-/// Where a Run stands in the queue, for `explain`, `/debug/queue` and tests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
-    /// To be tried next.
-    Active,
-    /// Waits for a point in time.
-    Backoff,
-    /// Waits for an event.
-    Waiting,
-    /// Placed; the write or its confirmation is under way.
-    Assumed,
-    /// Being ended.
-    Terminating,
-    /// Not ours to place.
-    Idle,
-}
-
 #[derive(Debug)]
 struct Record {
     standing: Standing,
@@ -205,7 +56,7 @@ struct Record {
     cause: Option<WakeCause>,
     flush: bool,
     open: Option<OpenId>,
-    diagnosis: Option<Diagnosis>,
+    diagnosis: Option<Arc<Diagnosis>>,
     shown: Option<Shown>,
     message_written: bool,
     message_in_flight: bool,
@@ -249,59 +100,6 @@ struct InFlight {
     kind: Kind,
 }
 
-/// Counters, only ever growing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Attempts that placed a Run.
-    pub scheduled: u64,
-    /// Attempts that found no Pod.
-    pub unschedulable: u64,
-    /// Attempts refused at Reserve, binds that failed.
-    pub errors: u64,
-    /// Binds that met a conflict.
-    pub bind_conflicts: u64,
-    /// Refusals at Reserve.
-    pub reserve_conflicts: u64,
-    /// Waiting Runs tried again, by cause (index of [`WakeCause::ALL`]).
-    pub wakeups: [u64; WakeCause::ALL.len()],
-    /// Pods rejected by (plugin, reason code), as charged in diagnoses.
-    pub rejections: FxHashMap<(&'static str, &'static str), u64>,
-    /// Runs that only the alarm flush placed: lost wake-ups. Must stay 0.
-    pub placed_after_flush: u64,
-    /// Pods that went stale by timer.
-    pub went_stale: u64,
-    /// Waiting messages asked for.
-    pub messages: u64,
-}
-
-/// Gauges of the queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueLengths {
-    /// To be tried.
-    pub active: usize,
-    /// Waiting for a point in time.
-    pub backoff: usize,
-    /// Waiting for an event.
-    pub waiting: usize,
-}
-
-/// Told at stage boundaries; the process reads its clock here, the core never does.
-pub trait Observer: Send {
-    /// A stage of an attempt begins or ends.
-    fn stage(&mut self, _stage: Stage) {}
-}
-
-/// Boundaries of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// An attempt begins.
-    AttemptStart,
-    /// A Pod was chosen, or none fits.
-    Decided,
-    /// The attempt is over.
-    AttemptEnd,
-}
-
 struct NoObserver;
 impl Observer for NoObserver {}
 
@@ -321,6 +119,7 @@ pub struct Core {
     next_stamp: u64,
     next_flush_ms: Option<u64>,
     stuck: FxHashMap<Arc<str>, (u64, Stuck)>,
+    last_diagnosis: Option<Arc<Diagnosis>>,
     effects: Vec<Effect>,
     placing: bool,
     keep: usize,
@@ -346,6 +145,7 @@ impl Core {
             next_stamp: 0,
             next_flush_ms: None,
             stuck: FxHashMap::default(),
+            last_diagnosis: None,
             effects: Vec::new(),
             placing: false,
             keep: 1,
@@ -780,13 +580,19 @@ impl Core {
         if let Some(entry) = self.cache.run(id) {
             self.waiting.insert(&self.cache, id, entry, wait.scope, wait.wanted);
         }
+        // Runs of one class are told the same, so they share it.
+        let diagnosis = match &self.last_diagnosis {
+            Some(last) if **last == wait.diagnosis => last.clone(),
+            _ => Arc::new(wait.diagnosis),
+        };
+        self.last_diagnosis = Some(diagnosis.clone());
         if let Some(record) = self.records.get_mut(&id) {
             record.standing = Standing::Waiting;
             record.waiting_since_ms.get_or_insert(now.mono_ms);
-            record.diagnosis = Some(wait.diagnosis.clone());
+            record.diagnosis = Some(diagnosis.clone());
         }
         self.arm_message(id, now, false);
-        AttemptResult::Waits { diagnosis: wait.diagnosis }
+        AttemptResult::Waits { diagnosis }
     }
 
     fn terminate(&mut self, id: RunId, object: &RunObject, phase: &'static str, reason: &'static str, message: Arc<str>) {
@@ -801,176 +607,6 @@ impl Core {
         self.writes.insert(write, InFlight { run, uid: uid.clone(), kind });
         write
     }
-
-    // ---- waiting messages ------------------------------------------------------------------------
-
-    fn arm_message(&mut self, id: RunId, now: Now, after_write: bool) {
-        let Some(record) = self.records.get_mut(&id) else { return };
-        let Some(since) = record.waiting_since_ms else { return };
-        if record.message_timer || record.message_in_flight {
-            return;
-        }
-        let first = since.saturating_add(FIRST_MESSAGE_AFTER_MS);
-        let due = if record.message_written && !after_write { now.mono_ms } else { first.max(if after_write { now.mono_ms.saturating_add(1_000) } else { 0 }) };
-        record.message_timer = true;
-        self.message_timers.push(Reverse((due, id, record.stamp)));
-    }
-
-    fn write_message(&mut self, id: RunId, now: Now) {
-        let Some(record) = self.records.get(&id) else { return };
-        if record.standing != Standing::Waiting || record.message_in_flight {
-            return;
-        }
-        let Some(desired) = self.waiting_text(id, now) else { return };
-        let Some(object) = self.cache.run(id).map(|entry| entry.object.clone()) else { return };
-        let Some(record) = self.records.get_mut(&id) else { return };
-        if record.shown.as_ref() == Some(&desired) {
-            return;
-        }
-        record.message_in_flight = true;
-        let write = self.write(id, &object.uid, Kind::Waiting(desired.clone()));
-        self.effects.push(Effect::SetWaiting { write, run: reference(&object), shown: desired });
-        self.stats.messages += 1;
-    }
-
-    fn waiting_text(&mut self, id: RunId, now: Now) -> Option<Shown> {
-        let object = self.cache.run(id)?.object.clone();
-        let diagnosis = self.records.get(&id)?.diagnosis.clone()?;
-        let stuck = if object.affinity.required.is_empty() { None } else { self.stuck_text(id, &object.key.namespace, now) };
-        let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| self.profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
-        let message = diagnosis::message(&diagnosis, &object.runtime, stuck.as_deref());
-        Some(Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) })
-    }
-
-    fn stuck_text(&mut self, id: RunId, namespace: &Arc<str>, now: Now) -> Option<Arc<str>> {
-        let fresh = self.stuck.get(namespace).is_some_and(|(at, _)| now.mono_ms < at.saturating_add(STUCK_EVERY_MS));
-        if !fresh {
-            let in_namespace = |run: &RunId| self.cache.run(*run).is_some_and(|e| e.object.key.namespace == *namespace);
-            let runs: Vec<RunId> = self
-                .records
-                .iter()
-                .filter(|(_, r)| matches!(r.standing, Standing::Waiting | Standing::Active | Standing::Backoff))
-                .map(|(id, _)| *id)
-                .filter(in_namespace)
-                .take(diagnosis::STUCK_NODES_MAX + 1)
-                .collect();
-            let found = diagnosis::find_stuck(&self.cache, &runs);
-            self.stuck.insert(namespace.clone(), (now.mono_ms, found));
-        }
-        self.stuck.get(namespace).and_then(|(_, stuck)| stuck.get(&id).cloned())
-    }
-
-    // ---- looking in ------------------------------------------------------------------------------
-
-    /// Why a Run waits, as of its last attempt; `None` if it does not wait.
-    pub fn waiting_on(&mut self, key: &ObjectKey, now: Now) -> Option<(Diagnosis, Shown)> {
-        let id = self.cache.run_id(key)?;
-        let diagnosis = self.records.get(&id).filter(|r| matches!(r.standing, Standing::Waiting))?.diagnosis.clone()?;
-        let shown = self.waiting_text(id, now)?;
-        Some((diagnosis, shown))
-    }
-
-    /// Where a Run stands; `None` if the core does not know it.
-    pub fn standing(&self, key: &ObjectKey) -> Option<Standing> {
-        let id = self.cache.run_id(key)?;
-        self.records.get(&id).map(|record| record.standing)
-    }
-
-    /// The Pod name a Run is counted on, assumed or active.
-    pub fn counted_on(&self, key: &ObjectKey) -> Option<Arc<str>> {
-        let id = self.cache.run_id(key)?;
-        match self.cache.run(id)?.place {
-            Place::Nowhere => None,
-            Place::Assumed(pod) | Place::Active(pod) => self.cache.pod_key(pod).map(|key| key.name.clone()),
-        }
-    }
-
-    /// What every plugin says of every Pod for this Run, as things stand now; costs O(Pods).
-    pub fn explain(&self, key: &ObjectKey) -> Option<Explanation> {
-        let id = self.cache.run_id(key)?;
-        let entry = self.cache.run(id)?;
-        let prepares = prepare(&self.cache, &self.profile, entry);
-        let mut pods = Vec::new();
-        for &pod in &self.cache.domain(entry.domain).pods {
-            let Some(view) = self.cache.pod_view(pod) else { continue };
-            let run = RunView { cache: &self.cache, entry };
-            let verdicts = self
-                .profile
-                .plugins
-                .iter()
-                .enumerate()
-                .filter_map(|(index, slot)| {
-                    let narrowed = prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&pod)).map(|n| n.rejection.clone());
-                    let filter = slot.plugin.as_filter();
-                    if filter.is_none() && narrowed.is_none() {
-                        return None;
-                    }
-                    let verdict = narrowed.or_else(|| filter.and_then(|f| f.filter(prepares.state(index, true), run, view).err()));
-                    Some((slot.plugin.name(), verdict))
-                })
-                .collect();
-            let fits = charge_exactly(&self.profile, &prepares, run, view).is_none() && evaluate(&self.profile, &prepares, run, view, true).is_ok();
-            pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts });
-        }
-        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
-        Some(Explanation { runtime: entry.object.runtime.clone(), pods })
-    }
-
-    /// Counters since the start.
-    pub fn stats(&self) -> &Stats {
-        &self.stats
-    }
-
-    /// Work done since the start.
-    pub fn work(&self) -> WorkCounters {
-        WorkCounters { pods: self.cycle.evaluated, terms: self.cache.affinity.touched, runs: self.waiting.touched }
-    }
-
-    /// Queue gauges.
-    pub fn queue(&self) -> QueueLengths {
-        QueueLengths { active: self.active.len(), backoff: self.backoff.len(), waiting: self.waiting.len() }
-    }
-
-    /// Cache gauges.
-    pub fn counts(&self) -> Counts {
-        self.cache.counts()
-    }
-
-    /// Live verdict tables, label sets and terms.
-    pub fn memory(&self) -> (usize, usize, usize) {
-        let (sets, terms) = self.cache.affinity_sizes();
-        (self.cycle.tables(), sets, terms)
-    }
-
-    /// Writes whose answer is awaited.
-    pub fn writes_in_flight(&self) -> usize {
-        self.writes.len()
-    }
-
-    /// The profile in force.
-    pub fn profile(&self) -> &Arc<Profile> {
-        &self.profile
-    }
-}
-
-/// Every Pod × plugin verdict for one Run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
-    /// The Run's runtime.
-    pub runtime: Arc<str>,
-    /// Pods of that runtime in the Run's namespace, by name.
-    pub pods: Vec<PodExplanation>,
-}
-
-/// One Pod of an [`Explanation`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodExplanation {
-    /// The Pod's name.
-    pub pod: Arc<str>,
-    /// No plugin rejects it.
-    pub fits: bool,
-    /// Plugin name and its rejection, `None` = passes; in profile order.
-    pub verdicts: Vec<(&'static str, Option<Rejection>)>,
 }
 
 fn reference(object: &RunObject) -> RunRef {

@@ -1,0 +1,237 @@
+//! What goes into the core and what comes out: inputs, effects, attempts, counters.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::cycle::{Diagnosis, Ranked};
+use crate::model::{Delta, ObjectKey, PodObject, RunObject, Shown, WorkspaceObject};
+use crate::plugin::{BindNote, Rejection, WakeCause};
+use crate::profile::Profile;
+
+/// Identifies a write the core asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WriteId(pub u64);
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A Run was seen or is gone.
+    Run(Delta<RunObject>),
+    /// A Runtime Pod was seen or is gone (or lost its label).
+    Pod(Delta<PodObject>),
+    /// A PersistentWorkspace was seen or is gone.
+    Workspace(Delta<WorkspaceObject>),
+    /// How a write ended. A lost answer is neither success nor failure: read first, then tell.
+    Answer(WriteId, WriteOutcome),
+    /// Another profile is in force from now on.
+    Profile(Arc<Profile>),
+    /// Nothing but time passed.
+    Timer,
+}
+
+/// How a write ended, for certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// It is stored; the object's new `resourceVersion`.
+    Applied(Arc<str>),
+    /// The object had changed: nothing was stored.
+    Conflict,
+    /// The object is gone.
+    Gone,
+    /// Refused or failed without effect.
+    Failed,
+}
+
+/// Something to do for the process around the core.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Write the placement: phase, assignedPod, assignedPodUID, condition, message cleared, in one status write.
+    Bind(BindIntent),
+    /// Show why a Run waits.
+    SetWaiting {
+        /// Answer with this id.
+        write: WriteId,
+        /// The Run.
+        run: RunRef,
+        /// Condition reason and message.
+        shown: Shown,
+    },
+    /// End a Run that can't or must not be placed.
+    Terminate {
+        /// Answer with this id.
+        write: WriteId,
+        /// The Run.
+        run: RunRef,
+        /// `Cancelled` or `Failed`.
+        phase: &'static str,
+        /// Condition reason.
+        reason: &'static str,
+        /// Condition message and `status.message`.
+        message: Arc<str>,
+    },
+}
+
+/// The object a write is about, fenced by what the core saw of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRef {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// UID.
+    pub uid: Arc<str>,
+    /// `resourceVersion` the decision was made on.
+    pub resource_version: Arc<str>,
+}
+
+/// A placement, as data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BindIntent {
+    /// Answer with this id.
+    pub write: WriteId,
+    /// The Run.
+    pub run: RunRef,
+    /// Name of the Pod.
+    pub pod: Arc<str>,
+    /// UID of the Pod.
+    pub pod_uid: Arc<str>,
+    /// What Bind plugins remarked.
+    pub note: BindNote,
+}
+
+/// One attempt, for the log, metrics, `simulate` and the oracle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The Run.
+    pub key: ObjectKey,
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// What became of it.
+    pub result: AttemptResult,
+    /// Why it was tried again, if it had been waiting.
+    pub cause: Option<WakeCause>,
+    /// How many attempts it has had, this one included.
+    pub attempts: u32,
+    /// When it was first queued, monotonic milliseconds.
+    pub queued_ms: u64,
+}
+
+/// The result of an [`Attempt`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// Assumed on a Pod; the chosen Pod is `ranked[0]`.
+    Placed {
+        /// UID of the chosen Pod.
+        pod_uid: Arc<str>,
+        /// The chosen Pod and up to two runners-up (if [`Core::keep_ranked`] asked for them).
+        ranked: Vec<Ranked>,
+    },
+    /// No Pod fits.
+    Waits {
+        /// Why not.
+        diagnosis: Arc<Diagnosis>,
+    },
+    /// A Reserve plugin said no to the chosen Pod; backs off.
+    Refused {
+        /// The plugin and its reason.
+        by: (&'static str, Rejection),
+    },
+    /// Ends Cancelled or Failed.
+    Terminates {
+        /// `Cancelled` or `Failed`.
+        phase: &'static str,
+        /// Condition reason.
+        reason: &'static str,
+    },
+    /// A retried Run whose back-off is not over, back in the queue when it is.
+    Held,
+}
+
+/// Where a Run stands in the queue, for `explain`, `/debug/queue` and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// To be tried next.
+    Active,
+    /// Waits for a point in time.
+    Backoff,
+    /// Waits for an event.
+    Waiting,
+    /// Placed; the write or its confirmation is under way.
+    Assumed,
+    /// Being ended.
+    Terminating,
+    /// Not ours to place.
+    Idle,
+}
+
+/// Counters, only ever growing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Attempts that placed a Run.
+    pub scheduled: u64,
+    /// Attempts that found no Pod.
+    pub unschedulable: u64,
+    /// Attempts refused at Reserve, binds that failed.
+    pub errors: u64,
+    /// Binds that met a conflict.
+    pub bind_conflicts: u64,
+    /// Refusals at Reserve.
+    pub reserve_conflicts: u64,
+    /// Waiting Runs tried again, by cause (index of [`WakeCause::ALL`]).
+    pub wakeups: [u64; WakeCause::ALL.len()],
+    /// Pods rejected by (plugin, reason code), as charged in diagnoses.
+    pub rejections: FxHashMap<(&'static str, &'static str), u64>,
+    /// Runs that only the alarm flush placed: lost wake-ups. Must stay 0.
+    pub placed_after_flush: u64,
+    /// Pods that went stale by timer.
+    pub went_stale: u64,
+    /// Waiting messages asked for.
+    pub messages: u64,
+}
+
+/// Gauges of the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueLengths {
+    /// To be tried.
+    pub active: usize,
+    /// Waiting for a point in time.
+    pub backoff: usize,
+    /// Waiting for an event.
+    pub waiting: usize,
+}
+
+/// Told at stage boundaries; the process reads its clock here, the core never does.
+pub trait Observer: Send {
+    /// A stage of an attempt begins or ends.
+    fn stage(&mut self, _stage: Stage) {}
+}
+
+/// Boundaries of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// An attempt begins.
+    AttemptStart,
+    /// A Pod was chosen, or none fits.
+    Decided,
+    /// The attempt is over.
+    AttemptEnd,
+}
+
+/// Every Pod × plugin verdict for one Run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The Run's runtime.
+    pub runtime: Arc<str>,
+    /// Pods of that runtime in the Run's namespace, by name.
+    pub pods: Vec<PodExplanation>,
+}
+
+/// One Pod of an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodExplanation {
+    /// The Pod's name.
+    pub pod: Arc<str>,
+    /// No plugin rejects it.
+    pub fits: bool,
+    /// Plugin name and its rejection, `None` = passes; in profile order.
+    pub verdicts: Vec<(&'static str, Option<Rejection>)>,
+}

@@ -1,0 +1,103 @@
+//! Looking into the core: why a Run waits, where it stands, what every plugin says of every Pod, how much work was done.
+
+use std::sync::Arc;
+
+use super::{Core, Explanation, PodExplanation, QueueLengths, Standing, Stats};
+use crate::cache::{Counts, Place, WorkCounters};
+use crate::cycle::{Diagnosis, charge_exactly, prepare};
+use crate::model::{Now, ObjectKey, Shown};
+use crate::profile::Profile;
+use crate::table::evaluate;
+use crate::views::RunView;
+
+impl Core {
+    /// Why a Run waits, as of its last attempt; `None` if it does not wait.
+    pub fn waiting_on(&mut self, key: &ObjectKey, now: Now) -> Option<(Arc<Diagnosis>, Shown)> {
+        let id = self.cache.run_id(key)?;
+        let diagnosis = self.records.get(&id).filter(|r| matches!(r.standing, Standing::Waiting))?.diagnosis.clone()?;
+        let shown = self.waiting_text(id, now)?;
+        Some((diagnosis, shown))
+    }
+
+    /// Where a Run stands; `None` if the core does not know it.
+    pub fn standing(&self, key: &ObjectKey) -> Option<Standing> {
+        let id = self.cache.run_id(key)?;
+        self.records.get(&id).map(|record| record.standing)
+    }
+
+    /// The Pod name a Run is counted on, assumed or active.
+    pub fn counted_on(&self, key: &ObjectKey) -> Option<Arc<str>> {
+        let id = self.cache.run_id(key)?;
+        match self.cache.run(id)?.place {
+            Place::Nowhere => None,
+            Place::Assumed(pod) | Place::Active(pod) => self.cache.pod_key(pod).map(|key| key.name.clone()),
+        }
+    }
+
+    /// What every plugin says of every Pod for this Run, as things stand now; costs O(Pods).
+    pub fn explain(&self, key: &ObjectKey) -> Option<Explanation> {
+        let id = self.cache.run_id(key)?;
+        let entry = self.cache.run(id)?;
+        let prepares = prepare(&self.cache, &self.profile, entry);
+        let mut pods = Vec::new();
+        for &pod in &self.cache.domain(entry.domain).pods {
+            let Some(view) = self.cache.pod_view(pod) else { continue };
+            let run = RunView { cache: &self.cache, entry };
+            let verdicts = self
+                .profile
+                .plugins
+                .iter()
+                .enumerate()
+                .filter_map(|(index, slot)| {
+                    let narrowed = prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&pod)).map(|n| n.rejection.clone());
+                    let filter = slot.plugin.as_filter();
+                    if filter.is_none() && narrowed.is_none() {
+                        return None;
+                    }
+                    let verdict = narrowed.or_else(|| filter.and_then(|f| f.filter(prepares.state(index, true), run, view).err()));
+                    Some((slot.plugin.name(), verdict))
+                })
+                .collect();
+            let fits = charge_exactly(&self.profile, &prepares, run, view).is_none() && evaluate(&self.profile, &prepares, run, view, true).is_ok();
+            pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts });
+        }
+        pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+        Some(Explanation { runtime: entry.object.runtime.clone(), pods })
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Work done since the start.
+    pub fn work(&self) -> WorkCounters {
+        WorkCounters { pods: self.cycle.evaluated, terms: self.cache.affinity.touched, runs: self.waiting.touched }
+    }
+
+    /// Queue gauges.
+    pub fn queue(&self) -> QueueLengths {
+        QueueLengths { active: self.active.len(), backoff: self.backoff.len(), waiting: self.waiting.len() }
+    }
+
+    /// Cache gauges.
+    pub fn counts(&self) -> Counts {
+        self.cache.counts()
+    }
+
+    /// Live verdict tables, label sets and terms.
+    pub fn memory(&self) -> (usize, usize, usize) {
+        let (sets, terms) = self.cache.affinity_sizes();
+        (self.cycle.tables(), sets, terms)
+    }
+
+    /// Writes whose answer is awaited.
+    pub fn writes_in_flight(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// The profile in force.
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
+    }
+}
