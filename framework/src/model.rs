@@ -55,6 +55,11 @@ impl Requests {
         Self { runs, others: others.into_iter().collect() }
     }
 
+    /// What a Run holds whose requests can't be read: nothing (reference kruntimes §4 "Holders").
+    pub(crate) fn nothing() -> Self {
+        Self { runs: 0, others: Vec::new() }
+    }
+
     /// Resource and amount: `runs` first, then by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, i64)> {
         std::iter::once((RESOURCE_RUNS, self.runs)).chain(self.others.iter().map(|(name, amount)| (&**name, *amount)))

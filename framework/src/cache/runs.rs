@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Cache, CacheEvent, DomainId, Place, RunEntry, RunId, RunTerms};
 use crate::affinity_index::{CellChanges, TermId};
-use crate::model::{ObjectKey, Phase, RunObject};
+use crate::model::{ObjectKey, Phase, Requests, RunObject};
 use crate::plugin::WakeCause;
 use crate::views::PodId;
 
@@ -25,7 +25,7 @@ impl Cache {
         }
         let domain = self.domain_for(&run.key.namespace, &run.runtime);
         let labels = self.affinity.acquire_set(&run.key.namespace, &run.labels);
-        let requests = self.intern_requests(&run.requests.clone().unwrap_or_default());
+        let requests = self.intern_requests(&held_requests(&run));
         let key = run.key.clone();
         let entry = RunEntry { object: run, labels, terms: RunTerms::default(), requests, domain, place: Place::Nowhere };
         let id = if let Some(free) = self.free_runs.pop() {
@@ -53,7 +53,7 @@ impl Cache {
             let Some(entry) = self.run(id) else { return };
             let (old_labels, old_requests) = (entry.labels, entry.requests);
             let labels = self.affinity.acquire_set(&run.key.namespace, &run.labels);
-            let requests = self.intern_requests(&run.requests.clone().unwrap_or_default());
+            let requests = self.intern_requests(&held_requests(&run));
             let domain = self.domain_for(&run.key.namespace, &run.runtime);
             self.drop_terms(id);
             self.affinity.release_set(old_labels);
@@ -78,7 +78,7 @@ impl Cache {
         let Some(entry) = self.run(id) else { return };
         let object = entry.object.clone();
         let wanted = match &object.assigned_pod {
-            Some(name) if holds_capacity(&object) => Some(ObjectKey::new(object.key.namespace.clone(), name.clone())),
+            Some(name) if counts_on_a_pod(&object) => Some(ObjectKey::new(object.key.namespace.clone(), name.clone())),
             _ => None,
         };
         let place = entry.place;
@@ -129,7 +129,7 @@ impl Cache {
         let object = entry.object.clone();
         let (ns, affinity) = (&object.key.namespace, &object.affinity);
         let pending = may_be_placed(&object);
-        if entry.terms.required_anti.is_empty() && (pending || holds_capacity(&object)) {
+        if entry.terms.required_anti.is_empty() && (pending || counts_on_a_pod(&object)) {
             let terms = affinity.required_anti.iter().map(|s| self.acquire_term(ns, s, true)).collect();
             if let Some(entry) = self.run_mut(id) {
                 entry.terms.required_anti = terms;
@@ -282,7 +282,11 @@ fn may_be_placed(run: &RunObject) -> bool {
     run.phase == Phase::Pending && run.invalid.is_none()
 }
 
-/// Active, on some Pod name, with requests that can be read (reference kruntimes §4 "Holders").
-fn holds_capacity(run: &RunObject) -> bool {
-    run.phase == Phase::Active && run.assigned_pod.is_some() && run.requests.is_some()
+/// Active on some Pod name: an affinity target there, and a holder of what it asks for (reference kruntimes §3.3, §4).
+fn counts_on_a_pod(run: &RunObject) -> bool {
+    run.phase == Phase::Active && run.assigned_pod.is_some()
+}
+
+fn held_requests(run: &RunObject) -> Arc<Requests> {
+    run.requests.clone().unwrap_or_else(|| Arc::new(Requests::nothing()))
 }
