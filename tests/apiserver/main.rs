@@ -2,4 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod api_rows;
+mod binder;
+mod informer;
+mod serve_crash;
+mod serve_example;
+mod serve_invalid;
+mod serve_plugins;
+mod serve_wakeups;
+mod serve_workspaces;
+mod serve_world;
+mod serve_writes;
 mod smoke;

@@ -94,7 +94,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
             None => Api::all(client),
         };
         let shared = self.shared.clone();
-        let mut events = pin!(watcher(api, config.watcher()));
+        let mut events = pin!(watcher(api.clone(), config.watcher()));
         let mut failures = 0u32;
         loop {
             let event = tokio::select! {
@@ -114,6 +114,9 @@ impl<T: Send + Sync + 'static> Watch<T> {
                     let delay = config.backoff.delay(failures);
                     failures = failures.saturating_add(1);
                     self.failed(&error, delay);
+                    if is_expired(&error) {
+                        events.set(watcher(api.clone(), config.watcher()));
+                    }
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(delay) => {} }
                 }
                 // kube's watcher stream never ends.
@@ -277,6 +280,12 @@ impl<T: Send + Sync + 'static> Watch<T> {
             }
         }
     }
+}
+
+/// The version to go on from is forgotten, said by the answer itself instead of an event in the stream: kube's watcher
+/// would ask for the same version for ever.
+fn is_expired(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
 enum Step<T> {

@@ -129,6 +129,16 @@ async fn a_relist_tells_what_is_gone_replaced_and_changed_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_that_is_answered_with_410_is_followed_by_a_relist() {
+    let (pods, watch) = informer("pods");
+    let mut deltas = pods.subscribe(64);
+    let refused = Answer::Json(410, json!({"kind": "Status", "code": 410, "reason": "Expired", "status": "Failure", "message": "too old"}));
+    let lists = vec![list(&[pod("p", "u1", 1, "n")]), list(&[pod("q", "u2", 2, "n")])];
+    let _world = start(watch, pods, server(lists, vec![refused]));
+    assert_eq!(told(&mut deltas).await, ["+a/p u1 n", "synced", "+a/q u2 n", "-a/p u1 n", "synced"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_relist_that_breaks_off_deletes_nothing() {
     let (pods, watch) = informer("pods");
     let mut deltas = pods.subscribe(64);
