@@ -62,6 +62,16 @@ pub(crate) enum Outcome {
     Waits(Wait),
 }
 
+impl Outcome {
+    /// The chosen Pod, if one fits.
+    pub fn pod(&self) -> Option<PodId> {
+        match self {
+            Self::Fits(choice) => Some(choice.pod),
+            Self::Waits(_) => None,
+        }
+    }
+}
+
 /// Why a Run waits, and what for.
 #[derive(Debug)]
 pub(crate) struct Wait {
@@ -291,7 +301,11 @@ impl Cycle {
 pub(crate) fn prepare(cache: &Cache, profile: &Profile, run: &RunEntry) -> Prepares {
     let view = RunView { cache, entry: run };
     let snapshot = Snapshot { cache, domain: run.domain, namespace: &run.object.key.namespace };
-    let list = profile.plugins.iter().map(|slot| slot.plugin.as_pre_filter().map_or_else(Prepared::default, |p| p.pre_filter(view, snapshot))).collect();
+    let list = profile
+        .plugins
+        .iter()
+        .map(|slot| slot.plugin.as_pre_filter().filter(|_| slot.pre_filters).map_or_else(Prepared::default, |p| p.pre_filter(view, snapshot)))
+        .collect();
     Prepares { list }
 }
 
@@ -303,7 +317,8 @@ pub(crate) fn charge_exactly(profile: &Profile, prepares: &Prepares, run: RunVie
         {
             return Some((index, narrow.rejection.clone()));
         }
-        if let Some(filter) = slot.plugin.as_filter()
+        if slot.filters
+            && let Some(filter) = slot.plugin.as_filter()
             && let Err(rejection) = filter.filter(prepares.state(index, true), run, pod)
         {
             return Some((index, rejection));
@@ -406,7 +421,7 @@ fn by_plugin(profile: &Profile, scored: &Scored, ends: &[(i64, i64)]) -> Vec<(&'
     profile
         .scores
         .iter()
-        .map(|&index| {
+        .map(|&(index, _)| {
             let name = profile.plugins[index].plugin.name();
             let value = if profile.is_normalizing(index) { raw.next().map_or(0, |(raw, end)| min_max(*raw, *end)) } else { parts.next().copied().unwrap_or(0) };
             (name, value)

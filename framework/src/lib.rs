@@ -5,6 +5,7 @@
 
 mod affinity_index;
 mod cache;
+pub mod config;
 pub mod core;
 mod cycle;
 pub mod diagnosis;
@@ -12,6 +13,7 @@ pub mod from_api;
 pub mod model;
 pub mod plugin;
 pub mod profile;
+pub mod registry;
 mod table;
 pub mod views;
 mod waiting;

@@ -84,7 +84,7 @@ pub(crate) fn evaluate(profile: &Profile, prepares: &Prepares, run: RunView<'_>,
         }
     }
     let mut scored = Scored { raw: SmallVec::new(), fixed: 0, parts: SmallVec::new(), tie: TieKey::default() };
-    for &index in &profile.scores {
+    for &(index, weight) in &profile.scores {
         let slot = &profile.plugins[index];
         let Some(score) = slot.plugin.as_score() else { continue };
         let state = prepares.state(index, exact);
@@ -92,7 +92,7 @@ pub(crate) fn evaluate(profile: &Profile, prepares: &Prepares, run: RunView<'_>,
         match score.normalize() {
             Normalize::None => {
                 let score = raw.clamp(0, crate::plugin::MAX_SCORE);
-                scored.fixed += slot.weight * score;
+                scored.fixed += weight * score;
                 scored.parts.push(score);
             }
             Normalize::MinMax => scored.raw.push(raw),

@@ -15,7 +15,7 @@ use crate::cache::{Cache, DomainId, RequestsId, RunEntry, RunId};
 use crate::cycle::{Cycle, Scope};
 use crate::model::ObjectKey;
 use crate::plugin::WakeCause;
-use crate::profile::Profile;
+use crate::profile::{Profile, Profiles};
 use crate::views::{PodId, RunView};
 
 /// Queue order: creation in whole seconds, then UID (decisions "Queue").
@@ -310,7 +310,7 @@ impl Waiting {
     }
 
     /// Names the next Run of an open that has none, closing those that nobody takes.
-    pub fn next_nominee(&mut self, cache: &Cache, cycle: &mut Cycle, profile: &Profile) -> Option<Nominee> {
+    pub fn next_nominee(&mut self, cache: &Cache, cycle: &mut Cycle, profiles: &Profiles) -> Option<Nominee> {
         while let Some(id) = self.to_name.pop_front() {
             let Some(open) = self.opens.remove(&id) else { continue };
             let found = match &open.what {
@@ -322,7 +322,7 @@ impl Waiting {
                 What::Class { .. } => None,
                 What::Pod { pod, cause, force, anti_ended, term } => {
                     let asked = Asked { pod: *pod, cause: *cause, force: *force, anti_ended, term: *term };
-                    self.taker(cache, cycle, profile, &asked, &open.declined)
+                    self.taker(cache, cycle, profiles, &asked, &open.declined)
                 }
             };
             if let Some((run, cause, flush)) = found {
@@ -341,11 +341,12 @@ impl Waiting {
         &mut self,
         cache: &Cache,
         cycle: &mut Cycle,
-        profile: &Profile,
+        profiles: &Profiles,
         asked: &Asked<'_>,
         declined: &FxHashSet<ClassId>,
     ) -> Option<(RunId, WakeCause, bool)> {
         let domain = cache.domain_of(asked.pod)?;
+        let profile: &Profile = profiles.of(&cache.pod_view(asked.pod)?.object.runtime);
         let key = cache.pod_key(asked.pod)?.clone();
         let mut others: Vec<(Age, ClassId)> = match asked.term {
             Some(term) => self.by_term.get(&term).into_iter().flatten().copied().collect::<Vec<_>>(),

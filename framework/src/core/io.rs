@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::cycle::{Diagnosis, Ranked};
 use crate::model::{Delta, ObjectKey, PodObject, RunObject, Shown, WorkspaceObject};
 use crate::plugin::{BindNote, Rejection, WakeCause};
-use crate::profile::Profile;
+use crate::profile::Profiles;
 
 /// Identifies a write the core asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,8 +24,8 @@ pub enum Input {
     Workspace(Delta<WorkspaceObject>),
     /// How a write ended. A lost answer is neither success nor failure: read first, then tell.
     Answer(WriteId, WriteOutcome),
-    /// Another profile is in force from now on.
-    Profile(Arc<Profile>),
+    /// Other profiles are in force from now on.
+    Profiles(Arc<Profiles>),
     /// Nothing but time passed.
     Timer,
 }
@@ -113,6 +113,19 @@ pub struct Attempt {
     pub attempts: u32,
     /// When it was first queued, monotonic milliseconds.
     pub queued_ms: u64,
+    /// What each shadow profile would have done on the same snapshot.
+    pub shadows: Vec<ShadowChoice>,
+}
+
+/// The answer of a shadow profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShadowChoice {
+    /// The shadow profile's name.
+    pub profile: String,
+    /// The Pod it would have chosen; `None` = none fits.
+    pub pod: Option<Arc<str>>,
+    /// It is the same Pod as the active profile's, or none for both.
+    pub agrees: bool,
 }
 
 /// The result of an [`Attempt`].

@@ -6,7 +6,7 @@ use super::{Core, Explanation, PodExplanation, QueueLengths, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
 use crate::cycle::{Diagnosis, charge_exactly, prepare};
 use crate::model::{Now, ObjectKey, Shown};
-use crate::profile::Profile;
+use crate::profile::Profiles;
 use crate::table::evaluate;
 use crate::views::RunView;
 
@@ -38,19 +38,19 @@ impl Core {
     pub fn explain(&self, key: &ObjectKey) -> Option<Explanation> {
         let id = self.cache.run_id(key)?;
         let entry = self.cache.run(id)?;
-        let prepares = prepare(&self.cache, &self.profile, entry);
+        let profile = self.profiles.of(&entry.object.runtime);
+        let prepares = prepare(&self.cache, profile, entry);
         let mut pods = Vec::new();
         for &pod in &self.cache.domain(entry.domain).pods {
             let Some(view) = self.cache.pod_view(pod) else { continue };
             let run = RunView { cache: &self.cache, entry };
-            let verdicts = self
-                .profile
+            let verdicts = profile
                 .plugins
                 .iter()
                 .enumerate()
                 .filter_map(|(index, slot)| {
                     let narrowed = prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&pod)).map(|n| n.rejection.clone());
-                    let filter = slot.plugin.as_filter();
+                    let filter = slot.plugin.as_filter().filter(|_| slot.filters);
                     if filter.is_none() && narrowed.is_none() {
                         return None;
                     }
@@ -58,7 +58,7 @@ impl Core {
                     Some((slot.plugin.name(), verdict))
                 })
                 .collect();
-            let fits = charge_exactly(&self.profile, &prepares, run, view).is_none() && evaluate(&self.profile, &prepares, run, view, true).is_ok();
+            let fits = charge_exactly(profile, &prepares, run, view).is_none() && evaluate(profile, &prepares, run, view, true).is_ok();
             pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts });
         }
         pods.sort_by(|a, b| a.pod.cmp(&b.pod));
@@ -96,8 +96,8 @@ impl Core {
         self.writes.len()
     }
 
-    /// The profile in force.
-    pub fn profile(&self) -> &Arc<Profile> {
-        &self.profile
+    /// The profiles in force.
+    pub fn profiles(&self) -> &Profiles {
+        &self.profiles
     }
 }

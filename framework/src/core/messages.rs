@@ -42,7 +42,7 @@ impl Core {
         let object = self.cache.run(id)?.object.clone();
         let diagnosis = self.records.get(&id)?.diagnosis.clone()?;
         let stuck = if object.affinity.required.is_empty() { None } else { self.stuck_text(id, &object.key.namespace, now) };
-        let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| self.profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
+        let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| self.profiles.of(&object.runtime).refusal_reason(plugin)).unwrap_or("Unschedulable");
         let message = diagnosis::message(&diagnosis, &object.runtime, stuck.as_deref());
         Some(Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) })
     }

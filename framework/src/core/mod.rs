@@ -27,14 +27,10 @@ use crate::cycle::{Choice, Cycle, Diagnosis, Outcome, Wait, prepare};
 use crate::diagnosis::Stuck;
 use crate::model::{Delta, Now, ObjectKey, Phase, RunObject, Shown};
 use crate::plugin::{BindNote, Rejection, WakeCause};
-use crate::profile::Profile;
+use crate::profile::{Profiles, Shadow};
 use crate::views::RunView;
 use crate::waiting::{Age, OpenId, Waiting, What, age};
 
-/// First back-off after an error or conflict, milliseconds.
-pub const BACKOFF_INITIAL_MS: u64 = 1_000;
-/// Longest back-off after errors or conflicts, milliseconds.
-pub const BACKOFF_MAX_MS: u64 = 10_000;
 /// A Run waits this long before its first waiting message, milliseconds.
 pub const FIRST_MESSAGE_AFTER_MS: u64 = 1_000;
 /// Every class is tried once in this time whatever happened; whoever is placed by it shows a lost wake-up.
@@ -107,7 +103,9 @@ impl Observer for NoObserver {}
 pub struct Core {
     cache: Cache,
     cycle: Cycle,
-    profile: Arc<Profile>,
+    profiles: Arc<Profiles>,
+    /// Shadow profiles, each with verdict tables of its own.
+    shadows: Vec<(Shadow, Cycle)>,
     waiting: Waiting,
     active: PriorityQueue<RunId, Reverse<Age>>,
     backoff: FxHashMap<RunId, u64>,
@@ -129,11 +127,13 @@ pub struct Core {
 
 impl Core {
     /// A core with an empty cache; places nothing before [`Core::start_placing`].
-    pub fn new(profile: Arc<Profile>) -> Self {
+    pub fn new(profiles: impl Into<Profiles>) -> Self {
+        let profiles = Arc::new(profiles.into());
         Self {
             cache: Cache::default(),
             cycle: Cycle::default(),
-            profile,
+            shadows: shadows_of(&profiles),
+            profiles,
             waiting: Waiting::default(),
             active: PriorityQueue::new(),
             backoff: FxHashMap::default(),
@@ -191,7 +191,7 @@ impl Core {
             Input::Workspace(Delta::Applied(workspace)) => self.cache.apply_workspace(workspace),
             Input::Workspace(Delta::Deleted { key, uid }) => self.cache.delete_workspace(&key, &uid),
             Input::Answer(write, outcome) => self.answer(write, outcome, now),
-            Input::Profile(profile) => self.change_profile(profile, now),
+            Input::Profiles(profiles) => self.change_profiles(profiles, now),
             Input::Timer => {}
         }
         self.digest();
@@ -335,7 +335,7 @@ impl Core {
     fn back_off_after_error(&mut self, id: RunId, now: Now) {
         self.stats.errors += 1;
         let Some(record) = self.records.get_mut(&id) else { return };
-        let wait = BACKOFF_INITIAL_MS.saturating_mul(1 << record.errors.min(16)).min(BACKOFF_MAX_MS);
+        let wait = self.profiles.backoff_initial_ms.saturating_mul(1 << record.errors.min(16)).min(self.profiles.backoff_max_ms);
         record.errors = record.errors.saturating_add(1);
         self.back_off(id, now.mono_ms.saturating_add(wait));
     }
@@ -389,8 +389,9 @@ impl Core {
         }
     }
 
-    fn change_profile(&mut self, profile: Arc<Profile>, now: Now) {
-        self.profile = profile;
+    fn change_profiles(&mut self, profiles: Arc<Profiles>, now: Now) {
+        self.shadows = shadows_of(&profiles);
+        self.profiles = profiles;
         self.cycle.clear();
         let runs: Vec<RunId> = self.waiting.runs().collect();
         for run in runs {
@@ -426,7 +427,7 @@ impl Core {
         if !self.placing {
             return None;
         }
-        while let Some(nominee) = self.waiting.next_nominee(&self.cache, &mut self.cycle, &self.profile) {
+        while let Some(nominee) = self.waiting.next_nominee(&self.cache, &mut self.cycle, &self.profiles) {
             self.enqueue(nominee.run, (!nominee.flush).then_some(nominee.cause), now);
             if let Some(record) = self.records.get_mut(&nominee.run) {
                 record.open = Some(nominee.open);
@@ -499,7 +500,7 @@ impl Core {
         let record = self.records.get_mut(&id)?;
         record.attempts = record.attempts.saturating_add(1);
         let (cause, flush, attempts, queued_ms) = (record.cause.take(), record.flush, record.attempts, record.queued_ms);
-        let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms });
+        let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms, shadows: Vec::new() });
         if object.cancel_requested {
             self.terminate(id, &object, "Cancelled", "Cancelled", "cancelled by user".into());
             return done(AttemptResult::Terminates { phase: "Cancelled", reason: "Cancelled" });
@@ -515,14 +516,33 @@ impl Core {
             return done(AttemptResult::Held);
         }
         self.observer.stage(Stage::AttemptStart);
-        let outcome = self.cycle.attempt(&self.cache, &self.profile, entry, self.keep);
+        let outcome = self.cycle.attempt(&self.cache, self.profiles.of(&object.runtime), entry, self.keep);
         self.observer.stage(Stage::Decided);
+        let shadows = self.ask_shadows(id, &object.runtime, &outcome);
         let result = match outcome {
             Outcome::Fits(choice) => self.place(id, &object, choice, flush, now),
             Outcome::Waits(wait) => self.wait(id, wait, now),
         };
         self.observer.stage(Stage::AttemptEnd);
-        done(result)
+        done(result).map(|attempt| Attempt { shadows, ..attempt })
+    }
+
+    fn ask_shadows(&mut self, id: RunId, runtime: &Arc<str>, outcome: &Outcome) -> Vec<ShadowChoice> {
+        if self.shadows.is_empty() {
+            return Vec::new();
+        }
+        let Some(entry) = self.cache.run(id) else { return Vec::new() };
+        let chosen = outcome.pod();
+        let mut answers = Vec::new();
+        for (shadow, cycle) in &mut self.shadows {
+            if !shadow.runtimes.is_empty() && !shadow.runtimes.contains(runtime) {
+                continue;
+            }
+            let would = cycle.attempt(&self.cache, &shadow.profile, entry, 1).pod();
+            let pod = would.and_then(|pod| self.cache.pod_key(pod)).map(|key| key.name.clone());
+            answers.push(ShadowChoice { profile: shadow.profile.name.clone(), pod, agrees: would == chosen });
+        }
+        answers
     }
 
     fn place(&mut self, id: RunId, object: &RunObject, choice: Choice, flush: bool, now: Now) -> AttemptResult {
@@ -547,25 +567,26 @@ impl Core {
     }
 
     fn reserve(&self, id: RunId, choice: &Choice) -> Option<(&'static str, Rejection)> {
-        if !self.profile.plugins.iter().any(|slot| slot.plugin.as_reserve().is_some()) {
+        let entry = self.cache.run(id)?;
+        let profile = self.profiles.of(&entry.object.runtime);
+        if profile.reserves.is_empty() {
             return None;
         }
-        let entry = self.cache.run(id)?;
         let view = self.cache.pod_view(choice.pod)?;
-        let prepares = prepare(&self.cache, &self.profile, entry);
-        self.profile.plugins.iter().enumerate().find_map(|(index, slot)| {
-            let verdict = slot.plugin.as_reserve()?.reserve(prepares.state(index, true), RunView { cache: &self.cache, entry }, view);
-            verdict.err().map(|rejection| (slot.plugin.name(), rejection))
+        let prepares = prepare(&self.cache, profile, entry);
+        profile.reserves.iter().find_map(|&index| {
+            let plugin = &profile.plugins[index].plugin;
+            let verdict = plugin.as_reserve()?.reserve(prepares.state(index, true), RunView { cache: &self.cache, entry }, view);
+            verdict.err().map(|rejection| (plugin.name(), rejection))
         })
     }
 
     fn note(&self, id: RunId, choice: &Choice) -> BindNote {
         let mut note = BindNote::default();
         if let (Some(entry), Some(pod)) = (self.cache.run(id), self.cache.pod_view(choice.pod)) {
-            for slot in &self.profile.plugins {
-                if let Some(bind) = slot.plugin.as_bind() {
-                    bind.bind(RunView { cache: &self.cache, entry }, pod, &mut note);
-                }
+            let profile = self.profiles.of(&entry.object.runtime);
+            for bind in profile.binds.iter().filter_map(|&index| profile.plugins[index].plugin.as_bind()) {
+                bind.bind(RunView { cache: &self.cache, entry }, pod, &mut note);
             }
         }
         note.remarks.truncate(REMARKS_MAX);
@@ -607,6 +628,10 @@ impl Core {
         self.writes.insert(write, InFlight { run, uid: uid.clone(), kind });
         write
     }
+}
+
+fn shadows_of(profiles: &Profiles) -> Vec<(Shadow, Cycle)> {
+    profiles.shadows().iter().map(|shadow| (shadow.clone(), Cycle::default())).collect()
 }
 
 fn reference(object: &RunObject) -> RunRef {

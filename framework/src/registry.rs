@@ -1,0 +1,397 @@
+//! The plugins a binary knows, and how a configuration becomes profiles of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize as _, Serialize};
+use serde::de::DeserializeOwned;
+
+use crate::config::{
+    BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, DEFAULT_INITIAL_BACKOFF_S, DEFAULT_MAX_BACKOFF_S, DEFAULT_PROFILE, MAX_WEIGHT, PluginSet,
+    ProfileConfiguration,
+};
+use crate::plugin::Plugin;
+use crate::profile::{Points, Profile, Profiles, Shadow};
+
+/// How alike two names must be for one to be suggested for the other.
+const SUGGEST_ABOVE: f64 = 0.75;
+
+/// A plugin type that can be registered: a name, typed args with defaults and a schema, and a constructor.
+pub trait PluginType: Plugin + Sized + 'static {
+    /// Unique name, as in the profile; must equal [`Plugin::name`].
+    const NAME: &'static str;
+    /// Typed args; unknown fields should be refused (`deny_unknown_fields`).
+    type Args: Default + DeserializeOwned + Serialize + JsonSchema;
+    /// Makes the plugin.
+    ///
+    /// # Errors
+    /// What is wrong with the args, beginning with the field's name.
+    fn new(args: Self::Args) -> Result<Self, String>;
+}
+
+type Build = fn(&serde_json::Value) -> Result<Box<dyn Plugin>, String>;
+
+#[derive(Clone)]
+struct Registered {
+    build: Build,
+    schema: fn() -> schemars::Schema,
+    defaults: fn() -> serde_json::Value,
+    by_default: bool,
+    order: usize,
+}
+
+/// Every plugin this binary knows, by name. Those added by [`Registry::with`] run unless a profile disables them.
+#[derive(Clone, Default)]
+pub struct Registry {
+    plugins: BTreeMap<&'static str, Registered>,
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.plugins.keys()).finish()
+    }
+}
+
+/// The extension points, by the names they have in a configuration.
+const POINTS: [&str; 5] = ["preFilter", "filter", "score", "reserve", "bind"];
+
+fn implements(plugin: &dyn Plugin, point: &str) -> bool {
+    match point {
+        "preFilter" => plugin.as_pre_filter().is_some(),
+        "filter" => plugin.as_filter().is_some(),
+        "score" => plugin.as_score().is_some(),
+        "reserve" => plugin.as_reserve().is_some(),
+        _ => plugin.as_bind().is_some(),
+    }
+}
+
+fn set_of<'p>(profile: &'p ProfileConfiguration, point: &str) -> &'p PluginSet {
+    let plugins = &profile.plugins;
+    match point {
+        "multiPoint" => &plugins.multi_point,
+        "preFilter" => &plugins.pre_filter,
+        "filter" => &plugins.filter,
+        "score" => &plugins.score,
+        "reserve" => &plugins.reserve,
+        _ => &plugins.bind,
+    }
+}
+
+/// Collects everything that is wrong.
+#[derive(Default)]
+struct Errors(Vec<ConfigError>);
+
+impl Errors {
+    fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(ConfigError { path: path.into(), message: message.into() });
+    }
+}
+
+impl Registry {
+    /// A registry without plugins.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// Adds a plugin, enabled by default after those already there. A name registered twice keeps the newest.
+    #[must_use]
+    pub fn with<P: PluginType>(self) -> Self {
+        self.add::<P>(true)
+    }
+
+    /// Adds a plugin that runs only where a profile enables it.
+    #[must_use]
+    pub fn with_optional<P: PluginType>(self) -> Self {
+        self.add::<P>(false)
+    }
+
+    fn add<P: PluginType>(mut self, by_default: bool) -> Self {
+        let order = self.plugins.get(P::NAME).map_or(self.plugins.len(), |known| known.order);
+        let build: Build = |args| {
+            let args: P::Args = if args.is_null() { P::Args::default() } else { P::Args::deserialize(args).map_err(|e| e.to_string())? };
+            Ok(Box::new(P::new(args)?))
+        };
+        let schema = || schemars::schema_for!(P::Args);
+        let defaults = || serde_json::to_value(P::Args::default()).unwrap_or_default();
+        self.plugins.insert(P::NAME, Registered { build, schema, defaults, by_default, order });
+        self
+    }
+
+    /// Registered names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.plugins.keys().copied()
+    }
+
+    /// JSON schema of a plugin's args.
+    pub fn args_schema(&self, name: &str) -> Option<schemars::Schema> {
+        self.plugins.get(name).map(|registered| (registered.schema)())
+    }
+
+    /// A plugin's default args.
+    pub fn default_args(&self, name: &str) -> Option<serde_json::Value> {
+        self.plugins.get(name).map(|registered| (registered.defaults)())
+    }
+
+    fn known(&self, name: &str) -> Result<&'static str, String> {
+        if let Some((&known, _)) = self.plugins.get_key_value(name) {
+            return Ok(known);
+        }
+        let hint = nearest(name, self.names()).map_or_else(|| format!("known are {}", self.names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean {near}?"));
+        Err(format!("unknown plugin {name:?}; {hint}"))
+    }
+
+    /// The profile of the defaults.
+    ///
+    /// # Errors
+    /// A plugin whose default args it refuses itself.
+    pub fn default_profile(&self) -> Result<Profile, Vec<ConfigError>> {
+        let mut errors = Errors::default();
+        let profile = self.build(&mut errors, "profiles[0]", DEFAULT_PROFILE, &ProfileConfiguration::default());
+        profile.filter(|_| errors.0.is_empty()).ok_or(errors.0)
+    }
+
+    /// The default profile of a configuration: the one without `runtimes`.
+    ///
+    /// # Errors
+    /// As [`Registry::profiles`].
+    pub fn profile(&self, configuration: &BerthConfiguration) -> Result<Arc<Profile>, Vec<ConfigError>> {
+        self.profiles(configuration).map(|profiles| profiles.of("").clone())
+    }
+
+    /// Every profile of a configuration, defaults merged.
+    ///
+    /// # Errors
+    /// Everything that is wrong, at once.
+    pub fn profiles(&self, configuration: &BerthConfiguration) -> Result<Profiles, Vec<ConfigError>> {
+        let mut errors = Errors::default();
+        if configuration.api_version != CONFIG_API_VERSION {
+            errors.add("apiVersion", format!("must be {CONFIG_API_VERSION}, not {:?}", configuration.api_version));
+        }
+        if configuration.kind != CONFIG_KIND {
+            errors.add("kind", format!("must be {CONFIG_KIND}, not {:?}", configuration.kind));
+        }
+        let backoff = backoff_of(configuration, &mut errors);
+        if let Some(workers) = configuration.bind_workers
+            && !(1..=1024).contains(&workers)
+        {
+            errors.add("bindWorkers", format!("must be 1 to 1024, not {workers}"));
+        }
+        let default = [ProfileConfiguration::default()];
+        let configured: &[ProfileConfiguration] = if configuration.profiles.is_empty() { &default } else { &configuration.profiles };
+        check_names(configured, &mut errors);
+        let mut active = Vec::new();
+        let mut shadows = Vec::new();
+        for (i, profile) in configured.iter().enumerate() {
+            let name = profile.scheduler_name.as_deref().unwrap_or(DEFAULT_PROFILE);
+            let runtimes: Vec<Arc<str>> = profile.runtimes.iter().map(|runtime| Arc::from(runtime.as_str())).collect();
+            let Some(built) = self.build(&mut errors, &format!("profiles[{i}]"), name, profile).map(Arc::new) else { continue };
+            if profile.shadow {
+                shadows.push(Shadow { profile: built, runtimes });
+            } else {
+                active.push((built, runtimes));
+            }
+        }
+        if errors.0.is_empty() { Ok(Profiles::new(active, shadows, backoff)) } else { Err(errors.0) }
+    }
+
+    /// Builds one profile; what is wrong with it goes to `errors`.
+    fn build(&self, errors: &mut Errors, at: &str, name: &str, profile: &ProfileConfiguration) -> Option<Profile> {
+        let before = errors.0.len();
+        self.check_sets(errors, at, profile);
+        self.check_args(errors, at, profile);
+        let mut plugins: Vec<(&'static str, Box<dyn Plugin>)> = Vec::new();
+        for (name, registered) in self.in_order() {
+            let used = registered.by_default || std::iter::once("multiPoint").chain(POINTS).any(|point| set_of(profile, point).enabled.iter().any(|e| e.name == name));
+            if !used {
+                continue;
+            }
+            let config = profile.plugin_config.iter().enumerate().find(|(_, c)| c.name == name);
+            match (registered.build)(config.map_or(&serde_json::Value::Null, |(_, c)| &c.args)) {
+                Ok(plugin) => plugins.push((name, plugin)),
+                Err(message) => errors.add(format!("{at}.pluginConfig[{}].args", config.map_or(0, |(i, _)| i)), format!("{name}: {message}")),
+            }
+        }
+        let is_default = |name: &str| self.plugins.get(name).is_some_and(|r| r.by_default);
+        check_points(errors, at, profile, &plugins);
+        let mut lists: BTreeMap<&str, Vec<(&'static str, i64)>> = BTreeMap::new();
+        for point in POINTS {
+            lists.insert(point, merge(profile, point, &plugins, &is_default));
+        }
+        if errors.0.len() > before {
+            return None;
+        }
+        Some(assemble(name, plugins, &lists))
+    }
+
+    fn in_order(&self) -> Vec<(&'static str, &Registered)> {
+        let mut all: Vec<_> = self.plugins.iter().map(|(name, registered)| (*name, registered)).collect();
+        all.sort_by_key(|(_, registered)| registered.order);
+        all
+    }
+
+    /// Names, duplicates and weights of every set.
+    fn check_sets(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) {
+        for point in std::iter::once("multiPoint").chain(POINTS) {
+            let set = set_of(profile, point);
+            for (i, plugin) in set.enabled.iter().enumerate() {
+                let path = format!("{at}.plugins.{point}.enabled[{i}]");
+                match self.known(&plugin.name) {
+                    Err(message) => errors.add(format!("{path}.name"), message),
+                    Ok(_) if set.enabled[..i].iter().any(|other| other.name == plugin.name) => errors.add(format!("{path}.name"), format!("{} is listed twice", plugin.name)),
+                    Ok(_) => {}
+                }
+                if let Some(weight) = plugin.weight {
+                    if point != "multiPoint" && point != "score" {
+                        errors.add(format!("{path}.weight"), format!("a weight belongs to score or multiPoint, not to {point}"));
+                    } else if !(1..=MAX_WEIGHT).contains(&weight) {
+                        errors.add(format!("{path}.weight"), format!("must be 1 to {MAX_WEIGHT}, not {weight}"));
+                    }
+                }
+            }
+            for (i, plugin) in set.disabled.iter().enumerate() {
+                let path = format!("{at}.plugins.{point}.disabled[{i}].name");
+                if set.disabled[..i].iter().any(|other| other.name == plugin.name) {
+                    errors.add(path, format!("{} is listed twice", plugin.name));
+                } else if plugin.name != "*"
+                    && let Err(message) = self.known(&plugin.name)
+                {
+                    errors.add(path, message);
+                }
+            }
+        }
+    }
+
+    fn check_args(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) {
+        for (i, config) in profile.plugin_config.iter().enumerate() {
+            let path = format!("{at}.pluginConfig[{i}].name");
+            if let Err(message) = self.known(&config.name) {
+                errors.add(path, message);
+            } else if profile.plugin_config[..i].iter().any(|other| other.name == config.name) {
+                errors.add(path, format!("{} is listed twice", config.name));
+            }
+        }
+    }
+}
+
+/// The most similar of `known`, if any is similar enough.
+pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    let lower = name.to_lowercase();
+    let scored = known.map(|k| (strsim::jaro_winkler(&lower, &k.to_lowercase()), k)).filter(|(score, _)| *score > SUGGEST_ABOVE);
+    scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, k)| k)
+}
+
+fn backoff_of(configuration: &BerthConfiguration, errors: &mut Errors) -> (u32, u32) {
+    let initial = configuration.run_initial_backoff_seconds.unwrap_or(DEFAULT_INITIAL_BACKOFF_S);
+    let max = configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S.max(initial));
+    if initial == 0 {
+        errors.add("runInitialBackoffSeconds", "must be at least 1");
+    }
+    if max < initial {
+        errors.add("runMaxBackoffSeconds", format!("must not be below runInitialBackoffSeconds ({initial}), is {max}"));
+    }
+    (initial, max)
+}
+
+/// Unique names, one default, no runtime in two active profiles.
+fn check_names(profiles: &[ProfileConfiguration], errors: &mut Errors) {
+    let mut default = None;
+    for (i, profile) in profiles.iter().enumerate() {
+        let path = |field: &str| format!("profiles[{i}].{field}");
+        match profile.scheduler_name.as_deref() {
+            None if profiles.len() > 1 => errors.add(path("schedulerName"), "must be set where there is more than one profile"),
+            Some("") => errors.add(path("schedulerName"), "must not be empty"),
+            Some(name) if profiles[..i].iter().any(|other| other.scheduler_name.as_deref() == Some(name)) => {
+                errors.add(path("schedulerName"), format!("{name} is the name of another profile"));
+            }
+            _ => {}
+        }
+        for (r, runtime) in profile.runtimes.iter().enumerate() {
+            let path = format!("profiles[{i}].runtimes[{r}]");
+            if runtime.is_empty() {
+                errors.add(path, "must not be empty");
+            } else if profile.runtimes[..r].contains(runtime) {
+                errors.add(path, format!("{runtime} is listed twice"));
+            } else if !profile.shadow && profiles[..i].iter().any(|other| !other.shadow && other.runtimes.contains(runtime)) {
+                errors.add(path, format!("{runtime} is served by another profile"));
+            }
+        }
+        if profile.runtimes.is_empty() && !profile.shadow {
+            match default {
+                None => default = Some(i),
+                Some(first) => errors.add(path("runtimes"), format!("profiles[{first}] already serves every runtime that no profile names; name this one's runtimes")),
+            }
+        }
+    }
+    if default.is_none() {
+        errors.add("profiles", "one profile that is not a shadow must be without runtimes: the default");
+    }
+}
+
+/// What only the built plugins can tell: points they lack, weights they don't use, rejections nothing could end.
+fn check_points(errors: &mut Errors, at: &str, profile: &ProfileConfiguration, plugins: &[(&'static str, Box<dyn Plugin>)]) {
+    for (name, plugin) in plugins {
+        if !plugin.reasons().is_empty() && plugin.events().is_empty() {
+            errors.add(format!("{at}: plugin {name}"), "can reject but declares no event that could end a rejection; Plugin::events must not be empty");
+        }
+        for point in std::iter::once("multiPoint").chain(POINTS) {
+            for (i, enabled) in set_of(profile, point).enabled.iter().enumerate().filter(|(_, e)| e.name == *name) {
+                let path = format!("{at}.plugins.{point}.enabled[{i}]");
+                if point != "multiPoint" && !implements(&**plugin, point) {
+                    errors.add(format!("{path}.name"), format!("{name} has nothing to do at {point}"));
+                } else if enabled.weight.is_some() && plugin.as_score().is_none() && point == "multiPoint" {
+                    errors.add(format!("{path}.weight"), format!("{name} does not score, so it takes no weight"));
+                }
+            }
+        }
+    }
+}
+
+/// The plugins of one point with their weights: the point's own set over multiPoint over the defaults; enabled over
+/// disabled; a default that is configured again keeps its place, others follow in order.
+fn merge(profile: &ProfileConfiguration, point: &str, plugins: &[(&'static str, Box<dyn Plugin>)], is_default: &dyn Fn(&str) -> bool) -> Vec<(&'static str, i64)> {
+    let (multi, own) = (&profile.plugins.multi_point, set_of(profile, point));
+    let enables = |set: &PluginSet, name: &str| set.enabled.iter().any(|e| e.name == name);
+    let disables = |set: &PluginSet, name: &str| set.disabled.iter().any(|d| d.name == name || d.name == "*");
+    let weight = |name: &str| {
+        let of = |set: &PluginSet| set.enabled.iter().find(|e| e.name == name).and_then(|e| e.weight);
+        of(own).or_else(|| of(multi)).unwrap_or(1)
+    };
+    let stays = |name: &str| enables(own, name) || (!disables(own, name) && (enables(multi, name) || !disables(multi, name)));
+    let here: Vec<&'static str> = plugins.iter().filter(|(_, plugin)| implements(&**plugin, point)).map(|(name, _)| *name).collect();
+    let mut list: Vec<&'static str> = here.iter().copied().filter(|name| is_default(name) && stays(name)).collect();
+    for enabled in multi.enabled.iter().chain(&own.enabled) {
+        if let Some(name) = here.iter().copied().find(|name| *name == enabled.name)
+            && !list.contains(&name)
+            && stays(name)
+        {
+            list.push(name);
+        }
+    }
+    list.into_iter().map(|name| (name, weight(name))).collect()
+}
+
+/// Puts the plugins into the order of the filter point (the order in which Pods are charged) and indexes the points.
+fn assemble(name: &str, plugins: Vec<(&'static str, Box<dyn Plugin>)>, lists: &BTreeMap<&str, Vec<(&'static str, i64)>>) -> Profile {
+    let empty = Vec::new();
+    let list = |point: &str| lists.get(point).unwrap_or(&empty);
+    let mut order: Vec<&'static str> = list("filter").iter().map(|(name, _)| *name).collect();
+    for (name, _) in POINTS.iter().flat_map(|point| list(point)) {
+        if !order.contains(name) {
+            order.push(name);
+        }
+    }
+    let index = |name: &str| order.iter().position(|known| *known == name);
+    let indices = |point: &str| list(point).iter().filter_map(|(name, _)| index(name)).collect::<Vec<_>>();
+    let points = Points {
+        pre_filters: indices("preFilter"),
+        filters: indices("filter"),
+        scores: list("score").iter().filter_map(|(name, weight)| Some((index(name)?, *weight))).collect(),
+        reserves: indices("reserve"),
+        binds: indices("bind"),
+    };
+    let mut ordered: Vec<(usize, Box<dyn Plugin>)> = plugins.into_iter().filter_map(|(name, plugin)| Some((index(name)?, plugin))).collect();
+    ordered.sort_by_key(|(index, _)| *index);
+    Profile::new(name.to_owned(), ordered.into_iter().map(|(_, plugin)| plugin).collect(), points)
+}
