@@ -1,0 +1,65 @@
+{{/* Names and labels that more than one template uses. */}}
+
+{{- define "berth.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Who a Pod of this release is; never changes, as a Deployment's selector can't. */}}
+{{- define "berth.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "berth.labels" -}}
+{{ include "berth.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: scheduler
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "berth.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "berth.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "berth.leaseName" -}}
+{{- default (include "berth.fullname" .) .Values.leaderElection.resourceName -}}
+{{- end -}}
+
+{{- define "berth.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The BerthConfiguration that the Pods read. */}}
+{{- define "berth.configuration" -}}
+apiVersion: berth.kruntimes.io/v1alpha1
+kind: BerthConfiguration
+profiles:
+- schedulerName: {{ .Values.profile.schedulerName }}
+  {{- with .Values.profile.plugins }}
+  plugins:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.profile.args }}
+  pluginConfig:
+  {{- range $name, $args := . }}
+  - name: {{ $name }}
+    args:
+      {{- toYaml $args | nindent 6 }}
+  {{- end }}
+  {{- end }}
+{{- end -}}
