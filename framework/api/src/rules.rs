@@ -11,6 +11,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 pub mod cel;
+mod format;
 mod node;
 mod schema;
 pub mod table;

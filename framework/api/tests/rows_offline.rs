@@ -94,6 +94,18 @@ fn compile(run: &Run) -> Option<&'static str> {
     (bad_term || bad_pause || run.spec.timeout().is_err()).then_some("InvalidSpec")
 }
 
+/// What was stored under a looser definition, the neighbour's, doesn't hold up a change of something else.
+#[test]
+fn a_stored_value_that_breaks_a_rule_may_stay_but_not_change() {
+    let stored = json!({"spec": {"runtime": "bash", "mode": {"task": {}}, "timeout": "abc", "ttlSecondsAfterFinished": -1,
+        "affinity": {"runAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone", "labelSelector": {}}]}}}});
+    assert!(!rules::validate_run(&stored).is_empty());
+    assert_eq!(rules::validate_run_update(&merge(&stored, &json!({"spec": {"cancelRequested": true}})), &stored), []);
+    let changed = rules::validate_run_update(&merge(&stored, &json!({"spec": {"ttlSecondsAfterFinished": -2}})), &stored);
+    let paths: Vec<&str> = changed.iter().map(|error| error.path.as_str()).collect();
+    assert_eq!(paths, ["spec.ttlSecondsAfterFinished"]);
+}
+
 /// A small generator, seeded, so that a failure can be repeated.
 struct Random(u64);
 

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::cel::Check;
 use super::node::{Kind, Node};
-use super::{FieldError, FieldErrorKind};
+use super::{FieldError, FieldErrorKind, format};
 use crate::decode::integral;
 
 /// What is wrong with `new`; with `old`, as an update of it.
@@ -220,8 +220,8 @@ fn check_text(node: &Node, path: &str, text: &str, errors: &mut Vec<FieldError>)
         errors.push(invalid(format!("{} does not match '{pattern}'", quote(text))));
     }
     let well_formed = match node.format.as_deref() {
-        Some("date-time") => is_date_time(text),
-        Some("byte") => is_base64(text),
+        Some("date-time") => format::is_date_time(text),
+        Some("byte") => format::is_base64(text),
         _ => true,
     };
     if !well_formed {
@@ -271,47 +271,6 @@ fn check_number(node: &Node, path: &str, number: &serde_json::Number, errors: &m
     if let Some(most) = node.maximum.filter(|most| float > *most) {
         invalid(format!("must be at most {most}"));
     }
-}
-
-/// What the API server takes for a date-time: it looks at the digits only, so that `24:00:00` is none, and
-/// an offset of `+99:99` is one.
-fn is_date_time(text: &str) -> bool {
-    let lower = text.to_lowercase();
-    let mut parts = lower.split('t');
-    let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
-        return false;
-    };
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_date = date.len() == 10 && date.parse::<k8s_openapi::jiff::civil::Date>().is_ok();
-    let (Some(clock), Some(rest)) = (time.get(..8), time.get(8..)) else {
-        return false;
-    };
-    let below = |range: std::ops::Range<usize>, most: &str| clock.get(range).is_some_and(|text| digits(text) && text <= most);
-    let is_clock = below(0..2, "23") && below(3..5, "59") && below(6..8, "59") && &clock[2..3] == ":" && &clock[5..6] == ":";
-    let zone = match rest.strip_prefix('.') {
-        Some(fraction) => {
-            let end = fraction.find(|c: char| !c.is_ascii_digit()).unwrap_or(fraction.len());
-            if end == 0 {
-                return false;
-            } else {
-                &fraction[end..]
-            }
-        }
-        None => rest,
-    };
-    let is_offset = zone.len() == 6
-        && zone.starts_with(['+', '-'])
-        && zone.get(1..3).is_some_and(digits)
-        && zone.get(3..4) == Some(":")
-        && zone.get(4..6).is_some_and(digits);
-    is_date && is_clock && (zone == "z" || is_offset)
-}
-
-/// Standard base64 with padding.
-fn is_base64(text: &str) -> bool {
-    let body = text.trim_end_matches('=');
-    let padding = text.len() - body.len();
-    !text.is_empty() && text.len().is_multiple_of(4) && padding <= 2 && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
 }
 
 fn check_cel(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {

@@ -187,7 +187,8 @@ fn env_rows() -> Vec<Row> {
 fn duration_rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let range = "must be a Go duration of at most 2562047h47m16.854775807s";
-    let fields: [(&str, fn(Value) -> Value); 2] =
+    type InSpec = fn(Value) -> Value;
+    let fields: [(&str, InSpec); 2] =
         [("spec.timeout", |value| run(json!({ "timeout": value }))), ("spec.retryPolicy.backoff", |value| run(json!({"retryPolicy": {"backoff": value}})))];
     for (path, object) in fields {
         for text in [
