@@ -1,7 +1,7 @@
 //! The command line: subcommands, exit codes, and the one place where errors of commands are printed.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::ExitCode;
 
 use berth_framework::profile::Registry;
@@ -41,14 +41,25 @@ enum Command {
 
 /// The whole of a `main`: reads the command line of the process and runs it with the plugins of `registry`.
 pub fn main_with(registry: Registry) -> ExitCode {
-    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr());
-    ExitCode::from(run(std::env::args_os(), registry, &mut out, &mut err))
+    let (mut input, mut out, mut err) = (std::io::stdin(), std::io::BufWriter::new(std::io::stdout().lock()), std::io::stderr());
+    let code = run(std::env::args_os(), registry, &mut Streams { input: &mut input, out: &mut out, err: &mut err });
+    let _ = out.flush();
+    ExitCode::from(code)
+}
+
+/// Where commands read and print. `serve` logs to the process's own streams.
+pub struct Streams<'s> {
+    /// Standard input.
+    pub input: &'s mut dyn Read,
+    /// Results.
+    pub out: &'s mut dyn Write,
+    /// Errors, warnings, progress.
+    pub err: &'s mut dyn Write,
 }
 
 /// Runs one command line, first element the program's name; answers the exit code.
-///
-/// `simulate` and `crds` print to `out` and `err`; `serve` logs to the process's own streams.
-pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams: &mut Streams<'_>) -> u8 {
+    let Streams { input, out, err } = streams;
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -59,9 +70,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, out: &m
         }
     };
     let result = match cli.command {
-        Command::Serve(args) => serve_until_stopped(args, registry).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
-        Command::Simulate(args) => simulate::run(&args, &registry, out, err).map_err(|error| (EXIT_USAGE, error)),
-        Command::Crds(args) => crds::run(&args, out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
+        Command::Serve(args) => serve_until_stopped(args, registry)
+            .map(|()| EXIT_OK)
+            .map_err(|error| (if error.is::<serve::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED }, error)),
+        Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
+        Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
     };
     match result {
         Ok(code) => code,

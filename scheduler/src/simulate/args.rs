@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
@@ -39,6 +40,23 @@ pub struct SimulateArgs {
     /// When the clock starts; else at the newest time in the input that is not a future heartbeat
     #[arg(long, value_name = "RFC3339")]
     pub now: Option<Timestamp>,
+    /// A placed Run succeeds this long after it was placed and frees its Pod, as 30s or 1h30m; without it Runs never end
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub run_duration: Option<Duration>,
+    /// Stops the clock this long after its start; else it stops when nothing moves any more
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub until: Option<Duration>,
+    /// Exits 1 if a Run is left Pending
+    #[arg(long)]
+    pub require_placed: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    match berth_api::duration::parse_go(text) {
+        Ok(duration) if duration < Duration::from_millis(1) => Err("must be at least 1ms".into()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}; write it as 30s or 1h30m")),
+    }
 }
 
 /// Formats of the result.

@@ -1,16 +1,197 @@
 //! `berth simulate`: the same core, plugins and binder rule on manifests, with a virtual clock.
+//!
+//! ```text
+//! files ─► read ─► world (checked, decoded, completed) ─► binder ─► drive (the core) ─► report ─► table | JSON
+//! ```
 
 mod args;
+mod assemble;
+mod binder;
+mod drive;
+pub(crate) mod lines;
+mod read;
+mod report;
+mod table;
+mod times;
+mod world;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-pub use args::SimulateArgs;
+use anyhow::bail;
+use berth_api::constants::{KIND_RUN, run_condition};
+use berth_api::runtime_ready::Verdict;
+use berth_api::{PersistentWorkspace, Run, conditions};
+use berth_framework::from_api;
+use berth_framework::model::{Now, ObjectKey};
 use berth_framework::profile::Registry;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+pub use args::{Output, RunName, SimulateArgs};
+use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
+pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
+use world::World;
+
+use crate::cli::{EXIT_FAILED, EXIT_OK};
+use crate::config_file;
+
+/// From so many objects on, stderr tells how far it is.
+const BIG: usize = 2_000;
 
 /// Simulates and prints; answers the exit code.
 ///
 /// # Errors
-/// Input or configuration that can't be read.
-pub fn run(_args: &SimulateArgs, _registry: &Registry, _out: &mut dyn Write, _err: &mut dyn Write) -> anyhow::Result<u8> {
-    anyhow::bail!("not built yet")
+/// Input or configuration that can't be read, or `--explain` of a Run that isn't there.
+pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
+    let profiles = config_file::load(args.config.as_deref(), registry)?;
+    let mut world = World::new(Timestamp::now());
+    for path in read::files(&args.filenames)? {
+        let (file, text) = read::text(&path, stdin)?;
+        read::objects(&file, &text, &mut |found| world.take(found))?;
+    }
+    let (start, why) = world.start(args.now);
+    world.complete(start);
+    let explain = args.explain.as_ref().map(|run| ObjectKey::new(run.namespace.as_str(), run.name.as_str()));
+    if let Some(key) = &explain {
+        explainable(key, &world)?;
+    }
+    for warning in &world.warnings {
+        writeln!(err, "warning: {warning}")?;
+    }
+    if world.more_warnings > 0 {
+        writeln!(err, "warning: and {} more", world.more_warnings)?;
+    }
+    let settings = Settings { run_duration_ms: args.run_duration.map(millis), until_ms: args.until.map(millis), explain: explain.clone() };
+    let mut simulation = Simulation::new(profiles.clone(), settings, start.as_millisecond(), version_above(&world));
+    let workspaces = fill(&mut simulation, &mut world, first_moment(start.as_millisecond()), err)?;
+    let mut progress = Progress::new(world.len(), world.runs.len(), err);
+    let outcomes = simulation.run(&mut |placed| progress.tell(placed));
+    progress.end();
+    if outcomes.placed_after_flush > 0 {
+        writeln!(err, "warning: {} Runs were placed by the alarm only, so a wake-up was lost; please report this", outcomes.placed_after_flush)?;
+    }
+    let elapsed = Duration::from_millis(outcomes.elapsed_ms);
+    let report = assemble::assemble(outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref());
+    match args.output {
+        Output::Json => {
+            serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        }
+        Output::Table => {
+            let weights = profiles.of("").score_weights().collect();
+            table::print(&report, &table::Notes { weights, left_alone: &world.left_alone, start, why: &why, elapsed }, out)?;
+        }
+    }
+    Ok(if args.require_placed && report.summary.pending > 0 { EXIT_FAILED } else { EXIT_OK })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether `--explain` names a Run of the input that the core will see.
+fn explainable(key: &ObjectKey, world: &World) -> anyhow::Result<()> {
+    let keys = || world.runs.iter().map(|run| from_meta(&run.object.metadata));
+    if keys().any(|known| known == *key) {
+        return Ok(());
+    }
+    if let Some(refused) = world.refused.iter().find(|refused| refused.kind == KIND_RUN && refused.key == *key) {
+        bail!("--explain {key}: the API would refuse this Run: {}", refused.message);
+    }
+    let nearest = keys().map(|known| (strsim::levenshtein(&known.to_string(), &key.to_string()), known)).min_by_key(|(distance, _)| *distance);
+    match nearest {
+        Some((distance, known)) if distance <= 3 => bail!("--explain {key}: no such Run in the input; did you mean {known}?"),
+        _ => bail!("--explain {key}: no such Run in the input"),
+    }
+}
+
+fn from_meta(meta: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+/// A resource version that no object of the input has reached.
+fn version_above(world: &World) -> u64 {
+    let of = |meta: &ObjectMeta| meta.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    world.runs.iter().filter_map(|run| of(&run.object.metadata)).max().unwrap_or(0)
+}
+
+/// Gives the simulation its objects, workspaces as the binder leaves them.
+fn fill(simulation: &mut Simulation, world: &mut World, now: Now, err: &mut dyn Write) -> anyhow::Result<Vec<(usize, PersistentWorkspace)>> {
+    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object), now);
+    let mut workspaces = Vec::new();
+    for workspace in &mut world.workspaces {
+        pods.bind(&mut workspace.object, now);
+        simulation.add_workspace(from_api::workspace_object(&workspace.object));
+        workspaces.push((workspace.order, workspace.object.clone()));
+    }
+    drop(pods);
+    let mut stale = 0;
+    for pod in &world.pods {
+        stale += usize::from(binder::verdict(&pod.object, now) == Verdict::HeartbeatStale);
+        let Some(object) = from_api::pod_object(&pod.object) else { continue };
+        for (resource, value) in &object.bad_capacity {
+            writeln!(err, "warning: Pod {}: capacity of {resource} is ignored: {value:?} is not a non-negative quantity", object.key)?;
+        }
+        simulation.add_pod(object);
+    }
+    if stale > 0 {
+        writeln!(err, "note: {stale} of {} Pods have a stale heartbeat when the clock starts; --now sets another time", world.pods.len())?;
+    }
+    for run in &world.runs {
+        simulation.add_run(simulated(&run.object, run.order));
+    }
+    Ok(workspaces)
+}
+
+fn simulated(run: &Run, order: usize) -> SimulatedRun {
+    let status = run.status.as_ref();
+    let scheduled = status.and_then(|status| conditions::find(&status.conditions, run_condition::SCHEDULED));
+    let placed = scheduled.filter(|condition| condition.status == "True").map(|condition| &condition.last_transition_time);
+    let completed = status.and_then(|status| conditions::find(&status.conditions, run_condition::COMPLETED));
+    let reason = completed.filter(|_| run.phase().is_terminal()).or(scheduled).map_or("", |condition| condition.reason.as_str());
+    SimulatedRun {
+        order,
+        object: Arc::new(from_api::run_object(run)),
+        phase: run.phase().as_str().into(),
+        reason: reason.into(),
+        message: status.and_then(|status| status.message.as_deref()).unwrap_or_default().into(),
+        attempts: 0,
+        ranked: Vec::new(),
+        rejections: Vec::new(),
+        outcome: Outcome::Untouched,
+        placed_wall_ms: placed.or(status.and_then(|status| status.start_time.as_ref())).map(|time| time.0.as_millisecond()),
+    }
+}
+
+/// Tells how far it is, if there is much to do: at most once a second.
+struct Progress<'w> {
+    err: &'w mut dyn Write,
+    runs: usize,
+    told: Option<Instant>,
+    any: bool,
+}
+
+impl<'w> Progress<'w> {
+    fn new(objects: usize, runs: usize, err: &'w mut dyn Write) -> Self {
+        if objects >= BIG {
+            let _ = writeln!(err, "read {objects} objects, {runs} of them Runs");
+        }
+        Self { err, runs, told: (objects >= BIG).then(Instant::now), any: false }
+    }
+
+    fn tell(&mut self, placed: usize) {
+        if self.told.is_some_and(|told| told.elapsed() >= Duration::from_secs(1)) {
+            self.told = Some(Instant::now());
+            self.any = true;
+            let _ = writeln!(self.err, "placed {placed} of {} Runs", self.runs);
+        }
+    }
+
+    fn end(self) {
+        if self.any {
+            let _ = writeln!(self.err, "done");
+        }
+    }
 }

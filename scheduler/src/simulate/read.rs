@@ -1,0 +1,286 @@
+//! From files, folders and standard input to the objects in them, one at a time, each with the place it stands.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::lines::{Lines, options};
+
+/// The largest input that is read, bytes.
+const INPUT_BYTES_MAX: u64 = 512 << 20;
+/// How deep folders are searched.
+const FOLDERS_DEPTH_MAX: usize = 16;
+
+/// Input that can't be read: the file, the line if there is one, and why.
+#[derive(Debug, thiserror::Error)]
+pub struct Unreadable {
+    /// As given on the command line, or found below it.
+    pub file: String,
+    /// Line, counted from 1.
+    pub line: Option<u64>,
+    /// Why.
+    pub why: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}: {}", self.file, self.why),
+            None => write!(f, "{}: {}", self.file, self.why),
+        }
+    }
+}
+
+/// Where an object stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// File name; `<stdin>` for standard input.
+    pub file: Arc<str>,
+    /// Line, counted from 1; of the document, if the object is an item of a list.
+    pub line: u64,
+    /// Path below the document, as `items[3]`; empty if the object is the document.
+    pub below: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file, self.line)?;
+        if self.below.is_empty() { Ok(()) } else { write!(f, " ({})", self.below) }
+    }
+}
+
+/// One object as it was read.
+pub struct Found<'d> {
+    /// The object.
+    pub value: Value,
+    /// Where it stands, as exactly as is known without a second look.
+    pub place: Place,
+    document: &'d Document<'d>,
+}
+
+impl Found<'_> {
+    /// The exact place of one of its fields.
+    pub fn place_of(&self, path: &str) -> Place {
+        let path = format!("{}.{}", self.place.below, path.trim_matches('.'));
+        Place { file: self.place.file.clone(), line: self.document.lines().line(&path), below: String::new() }
+    }
+}
+
+struct Document<'t> {
+    file: Arc<str>,
+    text: &'t str,
+    before: u64,
+    lines: OnceCell<Lines>,
+}
+
+impl Document<'_> {
+    fn lines(&self) -> &Lines {
+        self.lines.get_or_init(|| Lines::of(self.text, self.before))
+    }
+
+    /// The line of the first content.
+    fn first_line(&self) -> u64 {
+        let blank = |line: &str| line.trim().is_empty() || line.starts_with('#') || line.starts_with('%') || line.trim_end() == "---";
+        self.before + 1 + self.text.lines().take_while(|line| blank(line)).count() as u64
+    }
+}
+
+/// The files that the arguments name: `-` and files as they are, folders by their manifests, sorted.
+///
+/// # Errors
+/// A path that doesn't exist, or a folder without manifests.
+pub fn files(arguments: &[PathBuf]) -> Result<Vec<PathBuf>, Unreadable> {
+    let mut files = Vec::new();
+    for path in arguments {
+        if path.as_os_str() == "-" || !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let before = files.len();
+        collect(path, FOLDERS_DEPTH_MAX, &mut files)?;
+        if files.len() == before {
+            return Err(Unreadable { file: path.display().to_string(), line: None, why: "no .yaml, .yml or .json file in this folder".into() });
+        }
+    }
+    Ok(files)
+}
+
+fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Unreadable> {
+    let unreadable = |error: std::io::Error| Unreadable { file: folder.display().to_string(), line: None, why: error.to_string() };
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect()).map_err(unreadable)?;
+    entries.sort();
+    for path in entries {
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')) {
+            continue;
+        }
+        if path.is_dir() {
+            if depth > 0 {
+                collect(&path, depth - 1, files)?;
+            }
+        } else if path.extension().is_some_and(|ext| ["yaml", "yml", "json"].iter().any(|known| ext.eq_ignore_ascii_case(known))) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The text of one file, or of standard input for `-`.
+///
+/// # Errors
+/// What can't be opened, is too large or isn't UTF-8.
+pub fn text(path: &Path, stdin: &mut dyn Read) -> Result<(Arc<str>, String), Unreadable> {
+    let is_stdin = path.as_os_str() == "-";
+    let file: Arc<str> = if is_stdin { "<stdin>".into() } else { path.display().to_string().into() };
+    let unreadable = |line, why: String| Unreadable { file: file.to_string(), line, why };
+    let mut bytes = Vec::new();
+    let read = if is_stdin {
+        stdin.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|open| open.take(INPUT_BYTES_MAX + 1).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| unreadable(None, error.to_string()))?;
+    if bytes.len() as u64 > INPUT_BYTES_MAX {
+        return Err(unreadable(None, format!("larger than {} MiB", INPUT_BYTES_MAX >> 20)));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            let line = error.as_bytes()[..valid].iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
+            Err(unreadable(Some(line), "not UTF-8".into()))
+        }
+    }
+}
+
+/// Hands every object of `text` to `take`, items of lists one by one.
+///
+/// # Errors
+/// The first document that is neither YAML nor JSON, or no object.
+pub fn objects(file: &Arc<str>, text: &str, take: &mut dyn FnMut(Found<'_>)) -> Result<(), Unreadable> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let json_error = if text.trim_start().starts_with(['{', '[']) {
+        match json_documents(file, text) {
+            Ok(documents) => return documents.into_iter().try_for_each(|(document, value)| flatten(&document, String::new(), value, None, take)),
+            // YAML's flow style begins alike.
+            Err(error) => Some(error),
+        }
+    } else {
+        None
+    };
+    let is_json = file.to_ascii_lowercase().ends_with(".json");
+    for document in yaml_documents(file, text) {
+        let value: Value = serde_saphyr::from_str_with_options(document.text, options()).map_err(|error| {
+            let line = error.location().map_or_else(|| document.first_line(), |location| document.before + location.line());
+            let yaml = Unreadable { file: file.to_string(), line: Some(line), why: without_place(&error.to_string()) };
+            match &json_error {
+                Some(json) if is_json || text.trim_end().ends_with(['}', ']']) => {
+                    Unreadable { file: json.file.clone(), line: json.line, why: json.why.clone() }
+                }
+                _ => yaml,
+            }
+        })?;
+        if !value.is_null() {
+            flatten(&document, String::new(), value, None, take)?;
+        }
+    }
+    Ok(())
+}
+
+/// The message of a YAML error without its own account of the place.
+fn without_place(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    let end = first.find(" at line ").unwrap_or(first.len());
+    let text = first[..end].trim();
+    if text.is_empty() { first.to_owned() } else { text.to_owned() }
+}
+
+/// JSON texts one after another, as `kubectl` and log files have them.
+fn json_documents<'t>(file: &Arc<str>, text: &'t str) -> Result<Vec<(Document<'t>, Value)>, Unreadable> {
+    let mut documents = Vec::new();
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let (mut start, mut before) = (0, 0);
+    while let Some(value) = stream.next() {
+        let end = stream.byte_offset();
+        let value = value.map_err(|error| Unreadable {
+            file: file.to_string(),
+            line: Some(error.line() as u64),
+            why: format!("not JSON: {}", without_place(&error.to_string())),
+        })?;
+        let slice = text.get(start..end).unwrap_or_default();
+        documents.push((Document { file: file.clone(), text: slice, before, lines: OnceCell::new() }, value));
+        before += slice.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        start = end;
+    }
+    Ok(documents)
+}
+
+/// Splits at lines that begin with `---`: YAML has no other place for them.
+fn yaml_documents<'t>(file: &Arc<str>, text: &'t str) -> Vec<Document<'t>> {
+    let mut documents = Vec::new();
+    let (mut start, mut before, mut offset, mut line_number) = (0, 0, 0, 0);
+    let mut content = false;
+    let mut push = |from: usize, to: usize, before| documents.push(Document { file: file.clone(), text: &text[from..to], before, lines: OnceCell::new() });
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim_end();
+        let separator = line.starts_with("---") && (bare.len() == 3 || line[3..].starts_with([' ', '\t']));
+        if separator && content {
+            push(start, offset, before);
+            (start, before) = (offset, line_number);
+        }
+        // Directives and comments belong to the document that follows.
+        content = (content && !separator) || separator || !(bare.is_empty() || bare.starts_with(['#', '%']));
+        offset += line.len();
+        line_number += 1;
+    }
+    if content {
+        push(start, offset, before);
+    }
+    documents
+}
+
+/// Takes lists apart. `inherit` is the `apiVersion` and `kind` of items that have none, as those of a `PodList`.
+fn flatten(
+    document: &Document<'_>,
+    below: String,
+    mut value: Value,
+    inherit: Option<(&Value, &str)>,
+    take: &mut dyn FnMut(Found<'_>),
+) -> Result<(), Unreadable> {
+    if let (Some((api_version, kind)), Some(members)) = (inherit, value.as_object_mut())
+        && !members.contains_key("kind")
+    {
+        members.insert("kind".into(), kind.into());
+        members.entry("apiVersion").or_insert_with(|| api_version.clone());
+    }
+    let here = || if below.is_empty() { document.first_line() } else { document.lines().line(&below) };
+    let not_an_object = |why: &str| Unreadable { file: document.file.to_string(), line: Some(here()), why: format!("not a Kubernetes object: {why}") };
+    let kind = match &value {
+        Value::Object(members) => match members.get("kind").and_then(Value::as_str) {
+            Some(kind) if !kind.is_empty() => kind.to_owned(),
+            _ => return Err(not_an_object("kind is missing")),
+        },
+        Value::Array(_) => return Err(not_an_object("it is a bare list; use kind: List")),
+        _ => return Err(not_an_object("it is a single value")),
+    };
+    let item_kind = kind.strip_suffix("List");
+    if let Some(item_kind) = item_kind
+        && (item_kind.is_empty() || value.get("items").is_some())
+    {
+        let items = match value.get_mut("items").map(Value::take) {
+            None | Some(Value::Null) => Vec::new(),
+            Some(Value::Array(items)) => items,
+            Some(_) => return Err(not_an_object("items is not a list")),
+        };
+        let api_version = value.get("apiVersion").cloned().unwrap_or_default();
+        let inherit = (!item_kind.is_empty()).then_some((&api_version, item_kind));
+        let prefix = if below.is_empty() { String::new() } else { format!("{below}.") };
+        return items.into_iter().enumerate().try_for_each(|(i, item)| flatten(document, format!("{prefix}items[{i}]"), item, inherit, take));
+    }
+    let place = Place { file: document.file.clone(), line: document.first_line(), below };
+    take(Found { value, place, document });
+    Ok(())
+}

@@ -1,0 +1,159 @@
+//! The result for people.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use comfy_table::{ContentArrangement, Table, presets};
+use jiff::Timestamp;
+
+use super::report::{ExplainReport, Report, RunReport, ScoreReport};
+
+/// What is told beside the report.
+pub struct Notes<'a> {
+    /// Scoring plugins and their weights.
+    pub weights: Vec<(&'static str, i64)>,
+    /// Kinds that were left alone.
+    pub left_alone: &'a BTreeMap<String, usize>,
+    /// When the clock started.
+    pub start: Timestamp,
+    /// Why then.
+    pub why: &'a str,
+    /// How far it went.
+    pub elapsed: Duration,
+}
+
+/// Prints everything.
+///
+/// # Errors
+/// What can't be written.
+pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Result<()> {
+    if !report.workspaces.is_empty() {
+        let mut table = table(&["WORKSPACE", "PHASE", "POD", "MESSAGE"]);
+        for workspace in &report.workspaces {
+            let name = format!("{}/{}", workspace.namespace, workspace.name);
+            table.add_row([&name, &*workspace.phase, workspace.bound_pod.as_deref().unwrap_or("-"), &*workspace.message]);
+        }
+        write(&table, out)?;
+        writeln!(out)?;
+    }
+    if report.runs.is_empty() {
+        writeln!(out, "No Run in the input.")?;
+    } else {
+        let mut table = table(&["RUN", "PHASE", "POD OR REASON", "SCORE"]);
+        for run in &report.runs {
+            let name = format!("{}/{}", run.namespace, run.name);
+            let score = run.scores.first().map_or_else(String::new, |score| score_text(score, &notes.weights));
+            table.add_row([name, run.phase.to_string(), pod_or_reason(run), score]);
+        }
+        write(&table, out)?;
+    }
+    if let Some(explain) = &report.explain {
+        writeln!(out)?;
+        print_explanation(explain, &notes.weights, out)?;
+    }
+    writeln!(out)?;
+    summary(report, notes, out)
+}
+
+fn pod_or_reason(run: &RunReport) -> String {
+    let why = match (&*run.reason, &*run.message) {
+        ("", message) => message.to_owned(),
+        (reason, "") => reason.to_owned(),
+        // What every waiting message begins with tells nothing in a table.
+        (reason, message) => format!("{reason}: {}", message.strip_prefix("waiting for available runtime pods: ").unwrap_or(message)),
+    };
+    match &run.assigned_pod {
+        Some(pod) if matches!(&*run.phase, "Scheduled" | "Running" | "Ready" | "Succeeded") => pod.to_string(),
+        Some(pod) if why.is_empty() => pod.to_string(),
+        Some(pod) => format!("{pod}; {why}"),
+        None => why,
+    }
+}
+
+/// `150 = RunAffinity 100 + Capacity 50`, weights shown where they aren't 1.
+fn score_text(score: &ScoreReport, weights: &[(&'static str, i64)]) -> String {
+    let parts: Vec<String> = score
+        .by_plugin
+        .iter()
+        .map(|(plugin, value)| match weights.iter().find(|(name, _)| name == plugin) {
+            Some((_, weight)) if *weight != 1 => format!("{plugin} {weight}×{value}"),
+            _ => format!("{plugin} {value}"),
+        })
+        .collect();
+    if parts.is_empty() { score.total.to_string() } else { format!("{} = {}", score.total, parts.join(" + ")) }
+}
+
+fn print_explanation(explain: &ExplainReport, weights: &[(&'static str, i64)], out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "Every Pod of runtime {} for Run {}/{}, {}:", explain.runtime, explain.namespace, explain.name, explain.when)?;
+    let mut plugins: Vec<&'static str> = Vec::new();
+    for verdict in explain.pods.iter().flat_map(|pod| &pod.verdicts) {
+        if !plugins.contains(&verdict.plugin) {
+            plugins.push(verdict.plugin);
+        }
+    }
+    if explain.pods.is_empty() {
+        return writeln!(out, "  there is none in namespace {}", explain.namespace);
+    }
+    let mut header = vec!["POD", ""];
+    header.extend(&plugins);
+    header.push("SCORE");
+    let mut table = table(&header);
+    for pod in &explain.pods {
+        let mut row = vec![
+            pod.pod.to_string(),
+            if pod.chosen {
+                "chosen"
+            } else if pod.fits {
+                "fits"
+            } else {
+                "no"
+            }
+            .to_owned(),
+        ];
+        for plugin in &plugins {
+            row.push(match pod.verdicts.iter().find(|verdict| verdict.plugin == *plugin) {
+                None => "-".to_owned(),
+                Some(verdict) if verdict.reason.is_none() => "ok".to_owned(),
+                Some(verdict) => verdict.message.to_string(),
+            });
+        }
+        row.push(pod.score.as_ref().map_or_else(String::new, |score| score_text(score, weights)));
+        table.add_row(row);
+    }
+    write(&table, out)
+}
+
+fn summary(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let summary = &report.summary;
+    let mut parts = vec![format!("{} placed", summary.placed), format!("{} pending", summary.pending)];
+    let others = report.runs.len().saturating_sub(summary.placed + summary.pending + summary.failed + summary.cancelled);
+    for (count, what) in [(summary.failed, "failed"), (summary.cancelled, "cancelled"), (others, "as they were")] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    writeln!(out, "Runs: {}", parts.join(", "))?;
+    if summary.cycles > 0 {
+        writeln!(out, "Decisions: {}, each within {} µs (half of them) or {} µs (99 %)", summary.cycles, summary.decision.p50_us, summary.decision.p99_us)?;
+    }
+    writeln!(out, "Clock: from {} ({}), {:?} of virtual time", notes.start, notes.why, notes.elapsed)?;
+    if !notes.left_alone.is_empty() {
+        let kinds: Vec<String> = notes.left_alone.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        writeln!(out, "Left alone: {}", kinds.join(", "))?;
+    }
+    Ok(())
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header.to_vec());
+    table
+}
+
+fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+    for line in table.lines() {
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! The objects of the input as an API server would hold them: checked, decoded, completed with what manifests leave out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use berth_api::constants::{API_VERSION, GROUP, KIND_PERSISTENT_WORKSPACE, KIND_RUN, LABEL_RUNTIME, POD_CONDITION_RUNTIMED_READY};
+use berth_api::persistent_workspace::PersistentWorkspaceStatus;
+use berth_api::rules::{self, FieldError};
+use berth_api::run::{RunPhase, RunStatus};
+use berth_api::{PersistentWorkspace, Run, decode};
+use berth_framework::model::ObjectKey;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+
+use super::read::{Found, Place};
+use super::times::Newest;
+
+/// How many problems of one object are told.
+const PROBLEMS_MAX: usize = 3;
+/// How many warnings are kept; the rest is counted.
+const WARNINGS_MAX: usize = 50;
+
+/// An object that the API would refuse.
+#[derive(Debug)]
+pub struct Refused {
+    /// `Run` or `PersistentWorkspace`.
+    pub kind: &'static str,
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// `file:line: field: what is wrong`.
+    pub message: String,
+    /// How many objects of any kind came before it.
+    pub order: usize,
+}
+
+/// An object and how many objects came before it.
+#[derive(Debug)]
+pub struct Placed<T> {
+    /// The object.
+    pub object: T,
+    /// Order in the input.
+    pub order: usize,
+    place: Place,
+}
+
+/// Everything that was read.
+#[derive(Debug)]
+pub struct World {
+    /// Pods with a `runtime` label.
+    pub pods: Vec<Placed<Pod>>,
+    /// Runs that the API accepts.
+    pub runs: Vec<Placed<Run>>,
+    /// PersistentWorkspaces that the API accepts.
+    pub workspaces: Vec<Placed<PersistentWorkspace>>,
+    /// Runs and PersistentWorkspaces that it refuses.
+    pub refused: Vec<Refused>,
+    /// Objects left alone, by kind.
+    pub left_alone: BTreeMap<String, usize>,
+    /// What the user should know, at most [`WARNINGS_MAX`].
+    pub warnings: Vec<String>,
+    /// Warnings beyond that.
+    pub more_warnings: usize,
+    newest: Newest,
+    known: FxHashMap<(&'static str, ObjectKey), usize>,
+    generated: usize,
+    seen: usize,
+}
+
+impl World {
+    /// An empty world; `today` is the real time, which tells future heartbeats.
+    pub fn new(today: Timestamp) -> Self {
+        Self {
+            pods: Vec::new(),
+            runs: Vec::new(),
+            workspaces: Vec::new(),
+            refused: Vec::new(),
+            left_alone: BTreeMap::new(),
+            warnings: Vec::new(),
+            more_warnings: 0,
+            newest: Newest::new(today),
+            known: FxHashMap::default(),
+            generated: 0,
+            seen: 0,
+        }
+    }
+
+    /// How many objects were taken.
+    pub fn len(&self) -> usize {
+        self.seen
+    }
+
+    /// Takes an object of the input.
+    pub fn take(&mut self, mut found: Found<'_>) {
+        self.seen += 1;
+        let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (kind, api_version) = (text(&found.value, "kind"), text(&found.value, "apiVersion"));
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let ours = group == GROUP || api_version.is_empty();
+        match kind.as_str() {
+            "Pod" if api_version == "v1" || api_version.is_empty() => {
+                self.complete_name(&mut found.value);
+                self.take_pod(&found);
+            }
+            KIND_RUN if ours => self.take_ours(found, KIND_RUN, &api_version),
+            KIND_PERSISTENT_WORKSPACE if ours => self.take_ours(found, KIND_PERSISTENT_WORKSPACE, &api_version),
+            _ => *self.left_alone.entry(if group.is_empty() { kind } else { format!("{kind}.{group}") }).or_default() += 1,
+        }
+    }
+
+    /// The namespace is `default` if absent, and a `generateName` gets its end.
+    fn complete_name(&mut self, value: &mut Value) {
+        let Some(meta) = value.as_object_mut().map(|object| object.entry("metadata").or_insert_with(|| Value::Object(Default::default()))) else { return };
+        let Some(meta) = meta.as_object_mut() else { return };
+        let empty = |member: Option<&Value>| member.is_none_or(|v| v.is_null() || v.as_str() == Some(""));
+        if empty(meta.get("namespace")) {
+            meta.insert("namespace".into(), "default".into());
+        }
+        if empty(meta.get("name"))
+            && let Some(prefix) = meta.get("generateName").and_then(Value::as_str).filter(|prefix| !prefix.is_empty())
+        {
+            self.generated += 1;
+            let name = format!("{prefix}{:05}", self.generated);
+            meta.insert("name".into(), name.into());
+        }
+    }
+
+    fn take_pod(&mut self, found: &Found<'_>) {
+        let pod: Pod = match serde_path_to_error::deserialize(&found.value) {
+            Ok(pod) => pod,
+            Err(error) => {
+                let place = found.place_of(&error.path().to_string());
+                let key = key_of(&found.value);
+                return self.warn(format!("{place}: Pod {key} can't be read and is left out: {}: {}", error.path(), error.inner()));
+            }
+        };
+        if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
+            return self.warn(format!("{}: a Pod without a name is left out", found.place_of("metadata")));
+        }
+        if !pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_RUNTIME)) {
+            *self.left_alone.entry(format!("Pod without label {LABEL_RUNTIME}")).or_default() += 1;
+            return;
+        }
+        self.newest.see(&found.value);
+        let order = self.seen;
+        let twin = keep(&mut self.pods, &mut self.known, "Pod", Placed { object: pod, order, place: found.place.clone() });
+        self.warn_of_twin("Pod", found, twin);
+    }
+
+    fn take_ours(&mut self, mut found: Found<'_>, kind: &'static str, api_version: &str) {
+        self.complete_name(&mut found.value);
+        let mut problems = name_problems(&found.value);
+        if api_version != API_VERSION {
+            problems.push(("apiVersion".into(), format!("must be {API_VERSION}, not {api_version:?}")));
+        }
+        let is_run = kind == KIND_RUN;
+        let value = &found.value;
+        let errors = if is_run { rules::validate_run(value) } else { rules::validate_workspace(value) };
+        problems.extend(errors.into_iter().map(|FieldError { path, message, .. }| (path, message)));
+        let unknown = if is_run { rules::unknown_run_fields(value) } else { rules::unknown_workspace_fields(value) };
+        for field in unknown {
+            self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
+        }
+        let decoded = if is_run {
+            decode::run(rules::stored_run(value)).map(Ours::Run)
+        } else {
+            decode::persistent_workspace(rules::stored_workspace(value)).map(Ours::Workspace)
+        };
+        let accepted = match decoded {
+            // What holds a Pod goes on holding it, whatever our rules say: an API server checks only what is written.
+            Ok(Ours::Run(run)) if !problems.is_empty() && *run.phase() != RunPhase::Pending => {
+                let text = told(&found, &problems);
+                self.warn(format!("{text}; Run {} is {} and stays so", key_of(value), run.phase().as_str()));
+                Some(Ours::Run(run))
+            }
+            Ok(ours) if problems.is_empty() => Some(ours),
+            Ok(_) => None,
+            Err(error) => {
+                if problems.is_empty() {
+                    problems.push((error.path, error.reason));
+                }
+                None
+            }
+        };
+        match accepted {
+            Some(ours) => self.keep_ours(ours, &found),
+            None => self.refused.push(Refused { kind, key: key_of(value), message: told(&found, &problems), order: self.seen }),
+        }
+    }
+
+    fn keep_ours(&mut self, ours: Ours, found: &Found<'_>) {
+        self.newest.see(&found.value);
+        let (order, place) = (self.seen, found.place.clone());
+        match ours {
+            Ours::Run(object) => {
+                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object, order, place });
+                self.warn_of_twin(KIND_RUN, found, twin);
+            }
+            Ours::Workspace(object) => {
+                let twin = keep(&mut self.workspaces, &mut self.known, KIND_PERSISTENT_WORKSPACE, Placed { object, order, place });
+                self.warn_of_twin(KIND_PERSISTENT_WORKSPACE, found, twin);
+            }
+        }
+    }
+
+    fn warn_of_twin(&mut self, kind: &str, found: &Found<'_>, twin: Option<Place>) {
+        if let Some(twin) = twin {
+            self.warn(format!("{}: {kind} {} is applied over the one of {twin}", found.place, key_of(&found.value)));
+        }
+    }
+
+    fn warn(&mut self, text: String) {
+        if self.warnings.len() < WARNINGS_MAX { self.warnings.push(text) } else { self.more_warnings += 1 }
+    }
+
+    /// When the clock starts and why: `now`, else the newest time, else 2000-01-01.
+    pub fn start(&self, now: Option<Timestamp>) -> (Timestamp, String) {
+        match (now, self.newest.get()) {
+            (Some(now), _) => (now, "--now".into()),
+            (None, Some((newest, of))) => (newest, of.to_owned()),
+            (None, None) => (Timestamp::constant(946_684_800, 0), "no time in the input".into()),
+        }
+    }
+
+    /// Completes what manifests leave out: UIDs, resource versions, creation times, the status of Pods.
+    pub fn complete(&mut self, start: Timestamp) {
+        for pod in &mut self.pods {
+            complete(&mut pod.object.metadata, pod.order, start);
+            if pod.object.status.as_ref().is_none_or(|status| *status == PodStatus::default()) {
+                pod.object.status = Some(ready(start));
+            }
+        }
+        self.runs.iter_mut().for_each(|run| complete(&mut run.object.metadata, run.order, start));
+        self.workspaces.iter_mut().for_each(|workspace| complete(&mut workspace.object.metadata, workspace.order, start));
+    }
+}
+
+enum Ours {
+    Run(Run),
+    Workspace(PersistentWorkspace),
+}
+
+/// The first problems of an object in one text that begins with file, line and field.
+fn told(found: &Found<'_>, problems: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for (i, (path, message)) in problems.iter().take(PROBLEMS_MAX).enumerate() {
+        let place = found.place_of(path);
+        let separator = if i == 0 { "" } else { "; " };
+        let _ = match path.as_str() {
+            "" | "." => write!(text, "{separator}{place}: {message}"),
+            path => write!(text, "{separator}{place}: {path}: {message}"),
+        };
+    }
+    if problems.len() > PROBLEMS_MAX {
+        let _ = write!(text, "; and {} more", problems.len() - PROBLEMS_MAX);
+    }
+    text
+}
+
+/// What the API server checks of every object's name and namespace.
+fn name_problems(value: &Value) -> Vec<(String, String)> {
+    let meta = value.get("metadata");
+    let mut problems = Vec::new();
+    for (field, chars_max, dots) in [("name", 253, true), ("namespace", 63, false)] {
+        let problem = match meta.and_then(|meta| meta.get(field)) {
+            None | Some(Value::Null) => Some("is required".to_owned()),
+            Some(Value::String(text)) => {
+                (!is_dns_name(text, chars_max, dots)).then(|| format!("{text:?} is not a DNS-1123 {}", if dots { "subdomain" } else { "label" }))
+            }
+            Some(_) => Some("must be a string".to_owned()),
+        };
+        problems.extend(problem.map(|problem| (format!("metadata.{field}"), problem)));
+    }
+    problems
+}
+
+fn is_dns_name(text: &str, chars_max: usize, dots: bool) -> bool {
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= chars_max && if dots { text.split('.').all(label) } else { label(text) }
+}
+
+fn key_of(value: &Value) -> ObjectKey {
+    let text = |key: &str| value.get("metadata").and_then(|meta| meta.get(key)).and_then(Value::as_str).unwrap_or_default();
+    ObjectKey::new(text("namespace"), text("name"))
+}
+
+/// An object with metadata and a status.
+trait Stored {
+    /// Type of its status.
+    type Status;
+    /// Its metadata and its status.
+    fn parts(&mut self) -> (&mut ObjectMeta, &mut Option<Self::Status>);
+}
+
+impl Stored for Pod {
+    type Status = PodStatus;
+    fn parts(&mut self) -> (&mut ObjectMeta, &mut Option<PodStatus>) {
+        (&mut self.metadata, &mut self.status)
+    }
+}
+
+impl Stored for Run {
+    type Status = RunStatus;
+    fn parts(&mut self) -> (&mut ObjectMeta, &mut Option<RunStatus>) {
+        (&mut self.metadata, &mut self.status)
+    }
+}
+
+impl Stored for PersistentWorkspace {
+    type Status = PersistentWorkspaceStatus;
+    fn parts(&mut self) -> (&mut ObjectMeta, &mut Option<PersistentWorkspaceStatus>) {
+        (&mut self.metadata, &mut self.status)
+    }
+}
+
+/// Adds an object, or applies it over the one of the same name, which keeps who it is; answers the place of that one.
+fn keep<T: Stored>(
+    list: &mut Vec<Placed<T>>,
+    known: &mut FxHashMap<(&'static str, ObjectKey), usize>,
+    kind: &'static str,
+    mut new: Placed<T>,
+) -> Option<Place> {
+    let (meta, status) = new.object.parts();
+    let key = ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let Some(old) = known.get(&(kind, key.clone())).and_then(|at| list.get_mut(*at)) else {
+        known.insert((kind, key), list.len());
+        list.push(new);
+        return None;
+    };
+    let (old_meta, old_status) = old.object.parts();
+    let some = |text: &mut Option<String>| text.take().filter(|text| !text.is_empty());
+    meta.uid = some(&mut meta.uid).or_else(|| old_meta.uid.take());
+    meta.resource_version = some(&mut meta.resource_version).or_else(|| old_meta.resource_version.take());
+    meta.creation_timestamp = meta.creation_timestamp.take().or_else(|| old_meta.creation_timestamp.take());
+    *status = status.take().or_else(|| old_status.take());
+    old.object = new.object;
+    Some(std::mem::replace(&mut old.place, new.place))
+}
+
+fn complete(meta: &mut ObjectMeta, order: usize, start: Timestamp) {
+    if meta.uid.as_deref().unwrap_or_default().is_empty() {
+        // Sorts as the input does, because the queue goes by creation and then by UID.
+        meta.uid = Some(format!("00000000-0000-4000-8000-{order:012x}"));
+    }
+    if meta.creation_timestamp.is_none() {
+        meta.creation_timestamp = Some(Time(Timestamp::from_second(start.as_second()).unwrap_or_default()));
+    }
+    if meta.resource_version.as_deref().unwrap_or_default().is_empty() {
+        meta.resource_version = Some(order.to_string());
+    }
+}
+
+/// The status of a Pod that runs, is ready and has just beaten.
+fn ready(start: Timestamp) -> PodStatus {
+    let condition = |kind: &str, probe| PodCondition { type_: kind.into(), status: "True".into(), last_probe_time: probe, ..Default::default() };
+    PodStatus {
+        phase: Some("Running".into()),
+        conditions: Some(vec![condition("Ready", None), condition(POD_CONDITION_RUNTIMED_READY, Some(Time(start)))]),
+        ..Default::default()
+    }
+}
