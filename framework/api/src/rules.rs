@@ -1,7 +1,7 @@
 //! The rules of the API: one table makes the schema and the CEL of the CRDs, and is this offline check.
 //!
-//! [`table`] lists the rules. [`schema`] writes them onto the schema that the Rust types give, which is what the API
-//! server gets. [`node`] reads that very schema back, and [`walk`] applies it here in the order of the API server: drop
+//! [`table`] lists the rules. `schema` writes them onto the schema that the Rust types give, which is what the API
+//! server gets. `node` reads that very schema back, and `walk` applies it here in the order of the API server: drop
 //! nulls and unknown fields, fill in defaults, check the schema, and then, unless something basic is wrong, CEL.
 //! The suite `tests/apiserver/api_rows.rs` holds both to the same verdict, row by row.
 

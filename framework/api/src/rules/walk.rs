@@ -274,9 +274,12 @@ fn check_number(node: &Node, path: &str, number: &serde_json::Number, errors: &m
 }
 
 fn check_cel(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if old == Some(value) {
+        return; // states are not asked again, and every transition allows no change
+    }
     for rule in &node.cel {
         let holds = match (rule.check, old) {
-            (Check::State(check), _) => old == Some(value) || check(value),
+            (Check::State(check), _) => check(value),
             (Check::Transition(check), Some(old)) => check(value, old),
             (Check::Transition(_), None) => true,
         };
