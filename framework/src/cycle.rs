@@ -21,7 +21,7 @@ pub struct Diagnosis {
     pub pods: u32,
     /// Rows in profile order, then most Pods first, then by text. The counts sum to `pods` unless a Pod fits.
     pub rejections: Vec<Charge>,
-    /// What PreFilter alone decided (as a workspace that is not there), told even when there is no Pod.
+    /// What the first PreFilter that did so decided alone (as a workspace that is not there), told even when there is no Pod.
     pub refused: Option<(&'static str, Rejection)>,
 }
 
@@ -268,11 +268,8 @@ impl Cycle {
         names.extend(prepares.list.iter().filter_map(|p| p.narrow.as_ref()).flat_map(|n| n.awaited.iter().cloned()));
         names.sort();
         names.dedup();
-        let refused = prepares.list[first]
-            .narrow
-            .as_ref()
-            .filter(|n| n.pods.is_empty() && n.awaited.is_empty())
-            .map(|n| (profile.plugins[first].plugin.name(), n.rejection.clone()));
+        let refusals = prepares.list.iter().zip(&profile.plugins).filter_map(|(p, slot)| p.narrow.as_ref().filter(|n| n.refuses).map(|n| (slot, n)));
+        let refused = refusals.map(|(slot, n)| (slot.plugin.name(), n.rejection.clone())).next();
         let mut wait = waits(cache, profile, run.domain, counts, Scope::Narrow(names), refused);
         for (index, prepared) in prepares.list.iter().enumerate() {
             if prepared.narrow.is_some() {

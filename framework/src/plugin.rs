@@ -178,6 +178,8 @@ pub struct Narrow {
     pub awaited: Vec<Arc<str>>,
     /// Charged to every other Pod of the runtime.
     pub rejection: Rejection,
+    /// PreFilter alone decided that nothing is feasible, whatever the Pods are: told even when there is none.
+    pub refuses: bool,
 }
 
 /// Runs once per cycle, before any Pod is looked at.
@@ -237,14 +239,14 @@ pub struct TieKey {
 /// An exact fraction with a positive denominator.
 #[derive(Clone, Copy, Debug)]
 pub struct Fraction {
-    num: i64,
+    num: i128,
     den: i64,
 }
 
 impl Fraction {
     /// `num / den`; a denominator below 1 is taken as 1.
-    pub fn new(num: i64, den: i64) -> Self {
-        Self { num, den: den.max(1) }
+    pub fn new(num: impl Into<i128>, den: i64) -> Self {
+        Self { num: num.into(), den: den.max(1) }
     }
 }
 
@@ -267,7 +269,13 @@ impl PartialOrd for Fraction {
 }
 impl Ord for Fraction {
     fn cmp(&self, other: &Self) -> Ordering {
-        (i128::from(self.num) * i128::from(other.den)).cmp(&(i128::from(other.num) * i128::from(self.den)))
+        let (a, b) = (i128::from(self.den), i128::from(other.den));
+        if let (Some(one), Some(two)) = (self.num.checked_mul(b), other.num.checked_mul(a)) {
+            return one.cmp(&two);
+        }
+        // Whole parts first, then the rests, which are below the denominators: nothing overflows.
+        let whole = self.num.div_euclid(a).cmp(&other.num.div_euclid(b));
+        whole.then_with(|| (self.num.rem_euclid(a) * b).cmp(&(other.num.rem_euclid(b) * a)))
     }
 }
 

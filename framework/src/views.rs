@@ -90,7 +90,7 @@ impl<'a> RunView<'a> {
     }
     /// A number that is equal for equal requests, for [`crate::plugin::Prepared::key`].
     pub fn requests_key(self) -> u64 {
-        u64::from(self.entry.requests.0)
+        self.cache.requests_serial(self.entry.requests)
     }
     /// Required affinity terms.
     pub fn required(self) -> &'a [TermId] {

@@ -232,13 +232,15 @@ impl Waiting {
     }
 
     fn unsubscribe(&mut self, id: ClassId) {
-        let Some(class) = self.classes.get(&id) else { return };
+        let Some(class) = self.classes.get_mut(&id) else { return };
         match &class.scope {
             Scope::Wide => {
-                if let (Some(oldest), Some(groups)) = (class.oldest(), self.wide.get_mut(&class.key.domain))
+                if let (Some(oldest), Some(groups)) = (class.members.keys().next(), self.wide.get_mut(&class.key.domain))
                     && let Some(group) = groups.get_mut(&class.key.requests)
                 {
                     group.by_age.remove(&(oldest.clone(), id));
+                    // The group may end here, and the class come back to a new one.
+                    class.wanted |= group.also_wanted;
                     if group.by_age.is_empty() {
                         groups.remove(&class.key.requests);
                     }

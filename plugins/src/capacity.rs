@@ -113,8 +113,7 @@ fn shares(run: RunView<'_>, pod: PodView<'_>) -> ((i128, i64), i128) {
         let capacity = room.capacity;
         let request = run.requests().find(|(name, _)| *name == resource).map_or(0, |(_, amount)| amount);
         let used = room.used + i128::from(request);
-        let (most, of) = dominant;
-        if used.saturating_mul(i128::from(of)) > most.saturating_mul(i128::from(capacity)) {
+        if Fraction::new(used, capacity) > Fraction::new(dominant.0, dominant.1) {
             dominant = (used, capacity);
         }
         sum = used.saturating_mul(SHARE_UNIT).saturating_div(i128::from(capacity)).saturating_add(sum);
@@ -135,7 +134,6 @@ impl Score for Capacity {
 
     fn tie(&self, run: RunView<'_>, pod: PodView<'_>) -> Option<TieKey> {
         let ((used, capacity), sum) = shares(run, pod);
-        let used = i64::try_from(used).unwrap_or(i64::MAX);
         Some(match self.args.strategy {
             Strategy::LeastAllocated => TieKey { first: Fraction::new(used, capacity), second: sum },
             Strategy::MostAllocated => TieKey { first: Fraction::new(-used, capacity), second: -sum },

@@ -115,7 +115,7 @@ impl PreFilter for RunAffinity {
                 exact.required.push(term);
             } else if !run.matches(term) && prepared.narrow.is_none() {
                 let selector = snapshot.selector(term).map(selector_text).unwrap_or_default();
-                prepared.narrow = Some(Narrow { pods: Vec::new(), awaited: Vec::new(), rejection: Rejection::about(NO_TARGET, selector) });
+                prepared.narrow = Some(Narrow { pods: Vec::new(), awaited: Vec::new(), rejection: Rejection::about(NO_TARGET, selector), refuses: true });
             }
         }
         let rarest = exact.required.iter().copied().min_by_key(|t| snapshot.target_cells(*t)).filter(|t| snapshot.target_cells(*t) <= SPARSE_PODS_MAX);
@@ -123,7 +123,7 @@ impl PreFilter for RunAffinity {
             let holds_all = |pod: &PodId| snapshot.pod(*pod).is_some_and(|view| exact.required.iter().all(|t| view.has_target(*t)));
             let pods = snapshot.target_pods(rarest).filter(holds_all).collect();
             // Another Pod may get the missing targets; that is a target appearing, which the Run waits for by term.
-            prepared.narrow = Some(Narrow { pods, awaited: Vec::new(), rejection: Rejection::new(UNMET) });
+            prepared.narrow = Some(Narrow { pods, awaited: Vec::new(), rejection: Rejection::new(UNMET), refuses: false });
         }
         if prepared.narrow.is_none() {
             base.required.clone_from(&exact.required);

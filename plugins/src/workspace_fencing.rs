@@ -103,11 +103,12 @@ impl PreFilter for WorkspaceFencing {
     fn pre_filter(&self, run: RunView<'_>, snapshot: Snapshot<'_>) -> Prepared {
         let Some(name) = &run.object().workspace else { return Prepared::default() };
         let narrow = match bound_pod(snapshot.workspace(name), &run.object().runtime) {
-            Err(reason) => Narrow { pods: Vec::new(), awaited: Vec::new(), rejection: Rejection::about(reason, name.clone()) },
+            Err(reason) => Narrow { pods: Vec::new(), awaited: Vec::new(), rejection: Rejection::about(reason, name.clone()), refuses: true },
             Ok((pod, uid)) => Narrow {
                 pods: snapshot.pod_named(pod).filter(|view| &**view.uid() == uid).map(PodView::id).into_iter().collect(),
                 awaited: vec![pod.into()],
                 rejection: Rejection::about(NOT_BOUND, name.clone()),
+                refuses: false,
             },
         };
         Prepared { narrow: Some(narrow), exact: State::new(Fenced), ..Prepared::default() }

@@ -41,6 +41,14 @@ pub(crate) struct DomainId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestsId(pub u32);
 
+#[derive(Debug)]
+struct InternedRequests {
+    requests: Arc<Requests>,
+    refs: u32,
+    /// Never reused, unlike the id: verdict tables outlive the Runs they were made for.
+    serial: u64,
+}
+
 /// A Run's place in the cache; reused after the Run is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub(crate) u32);
@@ -175,7 +183,8 @@ pub struct Cache {
     run_ids: FxHashMap<ObjectKey, RunId>,
     workspaces: FxHashMap<ObjectKey, Arc<WorkspaceObject>>,
     pub(crate) affinity: AffinityIndex,
-    requests: Vec<(Arc<Requests>, u32)>,
+    requests: Vec<InternedRequests>,
+    next_requests: u64,
     request_ids: FxHashMap<Arc<Requests>, RequestsId>,
     free_requests: Vec<u32>,
     totals: FxHashMap<TermId, FxHashMap<DomainId, u32>>,
@@ -311,25 +320,32 @@ impl Cache {
 
     fn intern_requests(&mut self, requests: &Arc<Requests>) -> RequestsId {
         if let Some(&id) = self.request_ids.get(requests) {
-            self.requests[id.0 as usize].1 += 1;
+            self.requests[id.0 as usize].refs += 1;
             return id;
         }
+        self.next_requests += 1;
+        let interned = InternedRequests { requests: requests.clone(), refs: 1, serial: self.next_requests };
         let id = if let Some(free) = self.free_requests.pop() {
-            self.requests[free as usize] = (requests.clone(), 1);
+            self.requests[free as usize] = interned;
             RequestsId(free)
         } else {
-            self.requests.push((requests.clone(), 1));
+            self.requests.push(interned);
             RequestsId(u32::try_from(self.requests.len() - 1).unwrap_or(u32::MAX))
         };
         self.request_ids.insert(requests.clone(), id);
         id
     }
 
+    /// A number that only equal requests ever had.
+    pub(crate) fn requests_serial(&self, id: RequestsId) -> u64 {
+        self.requests[id.0 as usize].serial
+    }
+
     fn release_requests(&mut self, id: RequestsId) {
-        let (requests, refs) = &mut self.requests[id.0 as usize];
-        *refs -= 1;
-        if *refs == 0 {
-            self.request_ids.remove(requests);
+        let interned = &mut self.requests[id.0 as usize];
+        interned.refs -= 1;
+        if interned.refs == 0 {
+            self.request_ids.remove(&interned.requests);
             self.free_requests.push(id.0);
         }
     }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::constants::ANNOTATION_CAPACITY_PREFIX;
 use berth_api::runtime_ready::{Heartbeat, PodFacts};
 
 use super::{Cache, CacheEvent, DomainId};
@@ -48,26 +49,9 @@ impl Cache {
         if changed {
             self.log(id);
         }
-        if after != Readiness::Ready {
-            return;
+        if let Some((cause, force)) = helps(old.as_deref().filter(|_| !moved), &pod, before, after) {
+            self.events.push(CacheEvent::Offer { pod: id, cause, force, anti_ended: Vec::new() });
         }
-        let (cause, force) = if old.is_none() || moved {
-            (WakeCause::PodReady, true)
-        } else if before != Readiness::Ready {
-            let stale = matches!(before, Readiness::HeartbeatStale | Readiness::HeartbeatMissing);
-            (if stale { WakeCause::HeartbeatReturned } else { WakeCause::PodReady }, true)
-        } else if let Some(old) = &old {
-            if pod.capacity.iter().any(|(r, c)| old.capacity.get(r).is_none_or(|was| c > was)) {
-                (WakeCause::CapacityRaised, false)
-            } else if old.labels != pod.labels || old.annotations != pod.annotations {
-                (WakeCause::PodDeletedOrRelabelled, true)
-            } else {
-                return;
-            }
-        } else {
-            return;
-        };
-        self.events.push(CacheEvent::Offer { pod: id, cause, force, anti_ended: Vec::new() });
     }
 
     /// The Pod object of this key and UID is gone (or lost its `runtime` label).
@@ -86,6 +70,9 @@ impl Cache {
         slot.rooms.advertise(&BTreeMap::new());
         slot.facts = PodFacts::default();
         slot.readiness = Readiness::NotRunning;
+        // The timer of the Pod that is gone says nothing about another of its name.
+        slot.generation += 1;
+        slot.timer_armed = false;
         self.counts.pods -= 1;
     }
 
@@ -184,6 +171,30 @@ impl Cache {
         }
         stale
     }
+}
+
+/// What this change of a Pod may end for waiting Runs, and whether for all of them. Whether a Pod that is silent or not
+/// even Ready can take a Run is for the plugins to say.
+fn helps(old: Option<&PodObject>, pod: &PodObject, before: Readiness, after: Readiness) -> Option<(WakeCause, bool)> {
+    let Some(old) = old else { return Some((WakeCause::PodReady, true)) };
+    let silent = |readiness| matches!(readiness, Readiness::HeartbeatStale | Readiness::HeartbeatMissing);
+    if after == Readiness::Ready && silent(before) {
+        return Some((WakeCause::HeartbeatReturned, true));
+    }
+    if (after == Readiness::Ready || silent(after)) && before != Readiness::Ready && !silent(before) {
+        return Some((WakeCause::PodReady, true));
+    }
+    let foreign = |pod: &PodObject| -> Vec<(String, String)> {
+        let annotations = pod.annotations.iter().filter(|(key, _)| !key.starts_with(ANNOTATION_CAPACITY_PREFIX));
+        annotations.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    let relabelled = old.labels != pod.labels
+        || old.workspace_agent != pod.workspace_agent
+        || (old.annotations != pod.annotations && foreign(old) != foreign(pod));
+    if pod.capacity.iter().any(|(resource, amount)| old.capacity.get(resource).is_none_or(|was| amount > was)) {
+        return Some((WakeCause::CapacityRaised, relabelled));
+    }
+    relabelled.then_some((WakeCause::PodDeletedOrRelabelled, true))
 }
 
 fn same_but_heartbeat(a: &PodObject, b: &PodObject) -> bool {

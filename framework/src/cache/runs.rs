@@ -47,7 +47,9 @@ impl Cache {
         let same_shape = old.labels == run.labels && old.requests == run.requests && old.runtime == run.runtime && old.affinity == run.affinity;
         if !same_shape {
             // Rare (labels, or a neighbour's looser CRD): count it anew.
-            let place = entry.place;
+            let assumed_on = if let Place::Assumed(pod) = entry.place { Some(pod) } else { None };
+            // By name: the slot goes when its last Run leaves and there is no Pod.
+            let assumed_on = assumed_on.map(|pod| self.slots[pod.0 as usize].key.clone());
             let cause = if old.labels == run.labels { WakeCause::RunEnded } else { WakeCause::LastTargetEnded };
             self.leave_pod(id, cause, true);
             let Some(entry) = self.run(id) else { return };
@@ -64,7 +66,8 @@ impl Cache {
                 entry.domain = domain;
             }
             self.take_terms(id);
-            if let Place::Assumed(pod) = place {
+            if let Some(key) = assumed_on {
+                let pod = self.slot_for(&key);
                 self.enter_pod(id, pod, true);
             }
         }
@@ -129,7 +132,8 @@ impl Cache {
         let object = entry.object.clone();
         let (ns, affinity) = (&object.key.namespace, &object.affinity);
         let pending = may_be_placed(&object);
-        if entry.terms.required_anti.is_empty() && (pending || counts_on_a_pod(&object)) {
+        // Also of a Run that became invalid: it may be assumed on a Pod.
+        if entry.terms.required_anti.is_empty() && (object.phase == Phase::Pending || counts_on_a_pod(&object)) {
             let terms = affinity.required_anti.iter().map(|s| self.acquire_term(ns, s, true)).collect();
             if let Some(entry) = self.run_mut(id) {
                 entry.terms.required_anti = terms;
@@ -215,7 +219,7 @@ impl Cache {
         } else {
             self.counts.active += 1;
         }
-        let requests = self.requests[requests.0 as usize].0.clone();
+        let requests = self.requests[requests.0 as usize].requests.clone();
         let slot = &mut self.slots[pod.0 as usize];
         for (resource, amount) in requests.iter() {
             slot.rooms.hold(resource, i128::from(amount));
@@ -242,7 +246,7 @@ impl Cache {
         } else {
             self.counts.active -= 1;
         }
-        let requests = self.requests[requests.0 as usize].0.clone();
+        let requests = self.requests[requests.0 as usize].requests.clone();
         let slot = &mut self.slots[pod.0 as usize];
         for (resource, amount) in requests.iter() {
             slot.rooms.hold(resource, -i128::from(amount));

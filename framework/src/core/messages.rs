@@ -9,14 +9,14 @@ use crate::diagnosis;
 use crate::model::{Now, Shown};
 
 impl Core {
-    pub(super) fn arm_message(&mut self, id: RunId, now: Now, after_write: bool) {
+    /// Sets the timer of the Run's message, if an attempt changed what there is to say.
+    pub(super) fn arm_message(&mut self, id: RunId, now: Now) {
         let Some(record) = self.records.get_mut(&id) else { return };
         let Some(since) = record.waiting_since_ms else { return };
-        if record.message_timer || record.message_in_flight {
+        if record.message_timer || record.message_in_flight || !record.message_due {
             return;
         }
-        let first = since.saturating_add(FIRST_MESSAGE_AFTER_MS);
-        let due = if record.message_written && !after_write { now.mono_ms } else { first.max(if after_write { now.mono_ms.saturating_add(1_000) } else { 0 }) };
+        let due = since.saturating_add(FIRST_MESSAGE_AFTER_MS).max(record.message_not_before_ms).max(now.mono_ms);
         record.message_timer = true;
         self.message_timers.push(Reverse((due, id, record.stamp)));
     }
@@ -24,11 +24,18 @@ impl Core {
     pub(super) fn write_message(&mut self, id: RunId, now: Now) {
         let Some(record) = self.records.get(&id) else { return };
         if record.standing != Standing::Waiting || record.message_in_flight {
+            // Its next attempt, or the answer, sets the timer again.
+            return;
+        }
+        if record.waiting_since_ms.is_none_or(|since| now.mono_ms < since.saturating_add(FIRST_MESSAGE_AFTER_MS)) {
+            // It was placed in the meantime, in vain: its wait began anew.
+            self.arm_message(id, now);
             return;
         }
         let Some(desired) = self.waiting_text(id, now) else { return };
         let Some(object) = self.cache.run(id).map(|entry| entry.object.clone()) else { return };
         let Some(record) = self.records.get_mut(&id) else { return };
+        record.message_due = false;
         if record.shown.as_ref() == Some(&desired) {
             return;
         }

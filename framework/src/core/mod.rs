@@ -35,6 +35,8 @@ use crate::waiting::{Age, OpenId, Waiting, What, age};
 pub const FIRST_MESSAGE_AFTER_MS: u64 = 1_000;
 /// Every class is tried once in this time whatever happened; whoever is placed by it shows a lost wake-up.
 pub const FLUSH_EVERY_MS: u64 = 300_000;
+/// A Run's messages are this far apart, counted from the answer to the last one, milliseconds.
+pub const MESSAGE_EVERY_MS: u64 = 1_000;
 /// At most once in this time per namespace is it searched for Runs that wait for each other, milliseconds.
 pub const STUCK_EVERY_MS: u64 = 1_000;
 /// How many remarks of Bind plugins are kept.
@@ -54,10 +56,15 @@ struct Record {
     open: Option<OpenId>,
     diagnosis: Option<Arc<Diagnosis>>,
     shown: Option<Shown>,
-    message_written: bool,
+    /// An attempt changed the diagnosis since the text was last looked at.
+    message_due: bool,
+    message_not_before_ms: u64,
     message_in_flight: bool,
     message_timer: bool,
-    bound_version: Option<Arc<str>>,
+    /// The bind or end under way: an answer to any other write of this Run comes too late to mean anything.
+    write: Option<WriteId>,
+    /// The version that write was stored with.
+    written_version: Option<Arc<str>>,
 }
 
 impl Record {
@@ -74,10 +81,12 @@ impl Record {
             open: None,
             diagnosis: None,
             shown: None,
-            message_written: false,
+            message_due: false,
+            message_not_before_ms: 0,
             message_in_flight: false,
             message_timer: false,
-            bound_version: None,
+            write: None,
+            written_version: None,
         }
     }
 }
@@ -116,6 +125,9 @@ pub struct Core {
     next_write: u64,
     next_stamp: u64,
     next_flush_ms: Option<u64>,
+    /// How often the cache noticed something, and how often it had when the last flush began.
+    noticed: u64,
+    noticed_at_flush: u64,
     stuck: FxHashMap<Arc<str>, (u64, Stuck)>,
     last_diagnosis: Option<Arc<Diagnosis>>,
     effects: Vec<Effect>,
@@ -144,6 +156,8 @@ impl Core {
             next_write: 0,
             next_stamp: 0,
             next_flush_ms: None,
+            noticed: 0,
+            noticed_at_flush: 0,
             stuck: FxHashMap::default(),
             last_diagnosis: None,
             effects: Vec::new(),
@@ -237,17 +251,9 @@ impl Core {
             return;
         }
         match standing {
-            Standing::Assumed => {
-                // Somebody made it Pending again after our bind: what was assumed is free.
-                let bound = record.and_then(|record| record.bound_version.as_ref());
-                let undone = bound.is_some_and(|bound| newer(&object.resource_version, bound));
-                if undone {
-                    self.cache.release(Reservation { run: id });
-                    self.stand(id, Standing::Idle);
-                    self.enqueue(id, None, now);
-                }
+            Standing::Assumed | Standing::Terminating => {
+                let _ = self.undo(id, now);
             }
-            Standing::Terminating => {}
             Standing::Idle => self.enqueue(id, None, now),
             Standing::Waiting => {
                 let urgent = object.cancel_requested || object.invalid.is_some();
@@ -260,16 +266,32 @@ impl Core {
                 });
                 if urgent || changed {
                     self.leave_queue(id);
-                    self.enqueue(id, Some(WakeCause::OwnLabelsChanged), now);
+                    self.enqueue(id, changed.then_some(WakeCause::OwnLabelsChanged), now);
                 }
             }
-            Standing::Active | Standing::Backoff => {
-                if standing == Standing::Backoff && object.cancel_requested {
+            Standing::Backoff => {
+                let other_hold = old.is_some_and(|old| old.retry_not_before_wall_ms != object.retry_not_before_wall_ms);
+                if object.cancel_requested || other_hold {
                     self.leave_queue(id);
                     self.enqueue(id, None, now);
                 }
             }
+            Standing::Active => {}
         }
+    }
+
+    /// Somebody made the Run Pending again after what we wrote: it starts anew, and what was assumed is free.
+    fn undo(&mut self, id: RunId, now: Now) -> bool {
+        let written = self.records.get(&id).and_then(|record| record.written_version.as_ref());
+        let undone = |object: &RunObject| object.phase == Phase::Pending && written.is_some_and(|written| newer(&object.resource_version, written));
+        let Some(entry) = self.cache.run(id).filter(|entry| undone(&entry.object)) else { return false };
+        let deleting = entry.object.deleting;
+        self.cache.release(Reservation { run: id });
+        self.stand(id, Standing::Idle);
+        if !deleting {
+            self.enqueue(id, None, now);
+        }
+        true
     }
 
     fn delete_run(&mut self, key: &ObjectKey, uid: &str) {
@@ -281,6 +303,9 @@ impl Core {
     fn forget(&mut self, id: RunId) {
         self.leave_queue(id);
         self.records.remove(&id);
+        if let Some((_, stuck)) = self.cache.run(id).and_then(|entry| self.stuck.get_mut(&entry.object.key.namespace)) {
+            stuck.remove(&id);
+        }
     }
 
     /// Takes a Run out of every queue it is in.
@@ -347,45 +372,39 @@ impl Core {
             // The Run is gone (or its slot is another's): what it held went with it.
             return;
         }
-        match (kind, outcome) {
-            (Kind::Bind(reservation), WriteOutcome::Applied(version)) => {
+        let Some(record) = self.records.get_mut(&run) else { return };
+        if let Kind::Waiting(shown) = kind {
+            record.message_in_flight = false;
+            record.message_not_before_ms = now.mono_ms.saturating_add(MESSAGE_EVERY_MS);
+            match outcome {
+                WriteOutcome::Applied(_) => record.shown = Some(shown),
+                WriteOutcome::Gone => {}
+                WriteOutcome::Conflict | WriteOutcome::Failed => record.message_due = true,
+            }
+            self.arm_message(run, now);
+            return;
+        }
+        if record.write != Some(write) {
+            // The Run has moved on since; the informer told, and what was assumed then is settled.
+            return;
+        }
+        record.write = None;
+        if let WriteOutcome::Applied(version) = outcome {
+            record.errors = 0;
+            record.written_version = Some(version);
+            if let (false, Kind::Bind(reservation)) = (self.undo(run, now), kind) {
                 self.cache.confirm(reservation);
-                if let Some(record) = self.records.get_mut(&run) {
-                    record.errors = 0;
-                    record.bound_version = Some(version.clone());
-                }
-                let undone = self.cache.run(run).is_some_and(|e| e.object.phase == Phase::Pending && newer(&e.object.resource_version, &version));
-                if undone {
-                    self.cache.release(Reservation { run });
-                    self.stand(run, Standing::Idle);
-                    self.enqueue(run, None, now);
-                }
             }
-            (Kind::Bind(reservation), failed) => {
-                let still = self.records.get(&run).is_some_and(|r| r.standing == Standing::Assumed);
-                self.cache.release(reservation);
-                if failed == WriteOutcome::Conflict {
-                    self.stats.bind_conflicts += 1;
-                }
-                if still {
-                    self.back_off_after_error(run, now);
-                }
-            }
-            (Kind::Waiting(shown), outcome) => {
-                let Some(record) = self.records.get_mut(&run) else { return };
-                record.message_in_flight = false;
-                if let WriteOutcome::Applied(_) = outcome {
-                    record.message_written = true;
-                    record.shown = Some(shown);
-                }
-                self.arm_message(run, now, true);
-            }
-            (Kind::Terminate, WriteOutcome::Applied(_)) => {}
-            (Kind::Terminate, _) => {
-                if self.records.get(&run).is_some_and(|r| r.standing == Standing::Terminating) {
-                    self.back_off_after_error(run, now);
-                }
-            }
+            return;
+        }
+        if let Kind::Bind(reservation) = kind {
+            self.stats.bind_conflicts += u64::from(outcome == WriteOutcome::Conflict);
+            self.cache.release(reservation);
+        }
+        if self.cache.run(run).is_some_and(|entry| entry.object.deleting) {
+            self.stand(run, Standing::Idle);
+        } else {
+            self.back_off_after_error(run, now);
         }
     }
 
@@ -403,6 +422,7 @@ impl Core {
     /// Turns what the cache noticed into offers and kicks.
     fn digest(&mut self) {
         while self.cache.has_events() {
+            self.noticed += 1;
             for event in self.cache.take_events() {
                 match event {
                     CacheEvent::Offer { pod, cause, force, anti_ended } => self.waiting.open(What::Pod { pod, cause, force, anti_ended, term: None }),
@@ -468,7 +488,9 @@ impl Core {
             }
         }
         let flush = *self.next_flush_ms.get_or_insert(now.mono_ms.saturating_add(FLUSH_EVERY_MS));
-        if flush <= now.mono_ms {
+        // Whoever is about to be tried for an event is no lost wake-up.
+        if flush <= now.mono_ms && self.active.is_empty() && !self.waiting.has_open() {
+            self.noticed_at_flush = self.noticed;
             self.next_flush_ms = Some(now.mono_ms.saturating_add(FLUSH_EVERY_MS));
             self.waiting.kick_all();
         }
@@ -561,8 +583,9 @@ impl Core {
         let write = self.write(id, &object.uid, Kind::Bind(reservation));
         self.effects.push(Effect::Bind(BindIntent { write, run: reference(object), pod, pod_uid: pod_uid.clone(), note }));
         self.stand(id, Standing::Assumed);
+        self.under_way(id, write);
         self.stats.scheduled += 1;
-        self.stats.placed_after_flush += u64::from(flush);
+        self.stats.placed_after_flush += u64::from(flush && self.noticed == self.noticed_at_flush);
         AttemptResult::Placed { pod_uid, ranked: choice.ranked }
     }
 
@@ -610,9 +633,10 @@ impl Core {
         if let Some(record) = self.records.get_mut(&id) {
             record.standing = Standing::Waiting;
             record.waiting_since_ms.get_or_insert(now.mono_ms);
+            record.message_due = true;
             record.diagnosis = Some(diagnosis.clone());
         }
-        self.arm_message(id, now, false);
+        self.arm_message(id, now);
         AttemptResult::Waits { diagnosis }
     }
 
@@ -620,6 +644,14 @@ impl Core {
         let write = self.write(id, &object.uid, Kind::Terminate);
         self.effects.push(Effect::Terminate { write, run: reference(object), phase, reason, message });
         self.stand(id, Standing::Terminating);
+        self.under_way(id, write);
+    }
+
+    fn under_way(&mut self, id: RunId, write: WriteId) {
+        if let Some(record) = self.records.get_mut(&id) {
+            record.write = Some(write);
+            record.written_version = None;
+        }
     }
 
     fn write(&mut self, run: RunId, uid: &Arc<str>, kind: Kind) -> WriteId {
