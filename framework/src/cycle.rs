@@ -279,6 +279,23 @@ impl Cycle {
         Outcome::Waits(wait)
     }
 
+    /// Every feasible Pod with its scores, best first; looks at all Pods.
+    pub fn rank_all(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry) -> Vec<Ranked> {
+        let prepares = prepare(cache, profile, run);
+        let mut feasible = Vec::new();
+        for view in cache.domain(run.domain).pods.iter().filter_map(|pod| cache.pod_view(*pod)) {
+            self.evaluated += 1;
+            let run = RunView { cache, entry: run };
+            if charge_exactly(profile, &prepares, run, view).is_none()
+                && let Ok(scored) = evaluate(profile, &prepares, run, view, true)
+            {
+                feasible.push((view.id(), view.name(), scored));
+            }
+        }
+        let candidates = feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored });
+        pick(profile, candidates, usize::MAX).map_or_else(Vec::new, |choice| choice.ranked)
+    }
+
     /// Looks at one Pod only: does it fit now, and if not, who says no?
     ///
     /// # Errors

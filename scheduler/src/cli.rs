@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use berth_framework::profile::Registry;
 use clap::{Parser, Subcommand};
 
-use crate::{crds, serve, simulate};
+use crate::{crds, explain, serve, simulate};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -35,6 +35,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Places the Runs of manifests, without a cluster, and tells why
     Simulate(simulate::SimulateArgs),
+    /// Tells why a Run of a live cluster waits, or why it is where it is
+    Explain(explain::ExplainArgs),
     /// Prints the CustomResourceDefinitions of Run and PersistentWorkspace
     Crds(crds::CrdsArgs),
 }
@@ -74,6 +76,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
             .map(|()| EXIT_OK)
             .map_err(|error| (if error.is::<serve::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED }, error)),
         Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
+        Command::Explain(args) => explain::run(&args, &registry, *out, *err).map_err(|error| (EXIT_USAGE, error)),
         Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
     };
     match result {

@@ -11,6 +11,7 @@
 pub mod cli;
 pub mod config_file;
 pub mod crds;
+mod explain;
 pub mod serve;
 pub mod simulate;
 

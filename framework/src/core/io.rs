@@ -247,4 +247,17 @@ pub struct PodExplanation {
     pub fits: bool,
     /// Plugin name and its rejection, `None` = passes; in profile order.
     pub verdicts: Vec<(&'static str, Option<Rejection>)>,
+    /// Resources that do not fit, and by how many units.
+    pub short: Vec<(Arc<str>, i128)>,
+}
+
+/// What would become of a Run if it were tried now, without trying it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Every feasible Pod, best first.
+    pub ranked: Vec<Ranked>,
+    /// Why none fits, if none does.
+    pub diagnosis: Option<Diagnosis>,
+    /// Condition reason and message that a waiting Run would show.
+    pub shown: Option<Shown>,
 }

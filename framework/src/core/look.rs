@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Core, Explanation, PodExplanation, QueueLengths, Standing, Stats};
+use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
-use crate::cycle::{Diagnosis, charge_exactly, prepare};
+use crate::cycle::{Diagnosis, Outcome, charge_exactly, prepare};
+use crate::diagnosis;
 use crate::model::{Now, ObjectKey, Shown};
 use crate::profile::Profiles;
 use crate::table::evaluate;
@@ -59,10 +60,32 @@ impl Core {
                 })
                 .collect();
             let fits = charge_exactly(profile, &prepares, run, view).is_none() && evaluate(profile, &prepares, run, view, true).is_ok();
-            pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts });
+            let short = run.requests().filter_map(|(resource, request)| {
+                let room = view.room(resource);
+                let missing = room.used + i128::from(request) - i128::from(room.capacity);
+                (missing > 0).then(|| (Arc::from(resource), missing))
+            });
+            pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts, short: short.collect() });
         }
         pods.sort_by(|a, b| a.pod.cmp(&b.pod));
         Some(Explanation { runtime: entry.object.runtime.clone(), pods })
+    }
+
+    /// What would become of a Run if it were tried now; nothing changes. Costs O(Pods).
+    pub fn judge(&mut self, key: &ObjectKey) -> Option<Judgement> {
+        let id = self.cache.run_id(key)?;
+        let entry = self.cache.run(id)?;
+        let runtime = entry.object.runtime.clone();
+        let profile = self.profiles.of(&runtime).clone();
+        match self.cycle.attempt(&self.cache, &profile, entry, usize::MAX) {
+            Outcome::Fits(_) => Some(Judgement { ranked: self.cycle.rank_all(&self.cache, &profile, entry), diagnosis: None, shown: None }),
+            Outcome::Waits(wait) => {
+                let reason = wait.diagnosis.refused.as_ref().and_then(|(plugin, _)| profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
+                let message = diagnosis::message(&wait.diagnosis, &runtime, None);
+                let shown = Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) };
+                Some(Judgement { ranked: Vec::new(), diagnosis: Some(wait.diagnosis), shown: Some(shown) })
+            }
+        }
     }
 
     /// Counters since the start.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_framework::Ranked;
+use berth_framework::plugin::Rejection;
 use serde::Serialize;
 
 /// Everything that is told.
@@ -186,6 +187,12 @@ pub struct VerdictReport {
     pub reason: Option<&'static str>,
     /// The reason in words.
     pub message: Arc<str>,
+}
+
+impl From<(&'static str, Option<Rejection>)> for VerdictReport {
+    fn from((plugin, rejection): (&'static str, Option<Rejection>)) -> Self {
+        Self { plugin, reason: rejection.as_ref().map(|r| r.reason.code), message: rejection.map_or_else(|| "".into(), |r| r.to_string().into()) }
+    }
 }
 
 #[cfg(test)]

@@ -84,7 +84,11 @@ fn score_text(score: &ScoreReport, weights: &[(&'static str, i64)]) -> String {
     if parts.is_empty() { score.total.to_string() } else { format!("{} = {}", score.total, parts.join(" + ")) }
 }
 
-fn print_explanation(explain: &ExplainReport, weights: &[(&'static str, i64)], out: &mut dyn Write) -> io::Result<()> {
+/// The verdict of every plugin on every Pod for one Run.
+///
+/// # Errors
+/// What can't be written.
+pub fn print_explanation(explain: &ExplainReport, weights: &[(&'static str, i64)], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "Every Pod of runtime {} for Run {}/{}, {}:", explain.runtime, explain.namespace, explain.name, explain.when)?;
     let mut plugins: Vec<&'static str> = Vec::new();
     for verdict in explain.pods.iter().flat_map(|pod| &pod.verdicts) {
