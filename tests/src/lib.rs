@@ -4,6 +4,7 @@ pub mod audit;
 pub mod berth;
 pub mod controlplane;
 pub mod crds;
+pub mod oracle;
 pub mod pki;
 pub mod poll;
 pub mod process;
