@@ -196,12 +196,30 @@ impl Waiting {
         for run in runs {
             self.touched += 1;
             let Some(entry) = cache.run(run) else { continue };
-            let Some(class) = self.by_run.get(&run).and_then(|id| self.classes.get(id)) else { continue };
+            let Some((&old, class)) = self.by_run.get(&run).and_then(|id| Some((id, self.classes.get(id)?))) else { continue };
+            let key = ClassKey::of(cache, entry);
+            if class.key == key {
+                continue;
+            }
             let (scope, wanted) = (class.scope.clone(), class.wanted | self.group_wanted(class));
-            let target = self.by_key.get(&ClassKey::of(cache, entry)).and_then(|id| self.classes.get(id));
+            let target = self.by_key.get(&key).and_then(|id| self.classes.get(id));
             let (scope, wanted) = target.map_or((scope.clone(), wanted), |t| (join(&scope, &t.scope), wanted | t.wanted));
             self.remove(run, entry);
             self.insert(cache, run, entry, scope, wanted);
+            self.carry_kicks(old, run);
+        }
+    }
+
+    /// A kick that `run` has not had in its old class is due to it in its new one.
+    fn carry_kicks(&mut self, old: ClassId, run: RunId) {
+        let Some(&class) = self.by_run.get(&run) else { return };
+        let due = |open: &Open| match open.what {
+            What::Class { class, cause, flush } if class == old && !open.declined.contains(&old) => Some((cause, flush)),
+            _ => None,
+        };
+        let due: Vec<(WakeCause, bool)> = self.opens.values().filter_map(due).collect();
+        for (cause, flush) in due {
+            self.open(What::Class { class, cause, flush });
         }
     }
 
