@@ -44,22 +44,38 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The BerthConfiguration that the Pods read. */}}
+{{/* The BerthConfiguration that the Pods read: the values, with requireWorkspaceAgent for each profile that leaves it open. */}}
 {{- define "berth.configuration" -}}
+{{- $configuration := deepCopy .Values.configuration -}}
+{{- $profiles := list -}}
+{{- range default (list (dict "schedulerName" "default")) $configuration.profiles -}}
+{{- $profile := . -}}
+{{- $off := false -}}
+{{- range $point, $set := $profile.plugins -}}
+{{- range $set.disabled -}}
+{{- if has .name (list "*" "WorkspaceFencing") -}}{{- $off = true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $.Values.requireWorkspaceAgent (not $off) -}}
+{{- $found := false -}}
+{{- range $profile.pluginConfig -}}
+{{- if eq .name "WorkspaceFencing" -}}
+{{- $found = true -}}
+{{- $args := default dict .args -}}
+{{- if not (hasKey $args "requireWorkspaceAgent") -}}
+{{- $_ := set . "args" (set $args "requireWorkspaceAgent" true) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $found -}}
+{{- $own := dict "name" "WorkspaceFencing" "args" (dict "requireWorkspaceAgent" true) -}}
+{{- $_ := set $profile "pluginConfig" (append (default list $profile.pluginConfig) $own) -}}
+{{- end -}}
+{{- end -}}
+{{- $profiles = append $profiles $profile -}}
+{{- end -}}
+{{- $_ := set $configuration "profiles" $profiles -}}
 apiVersion: berth.kruntimes.io/v1alpha1
 kind: BerthConfiguration
-profiles:
-- schedulerName: {{ .Values.profile.schedulerName }}
-  {{- with .Values.profile.plugins }}
-  plugins:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.profile.args }}
-  pluginConfig:
-  {{- range $name, $args := . }}
-  - name: {{ $name }}
-    args:
-      {{- toYaml $args | nindent 6 }}
-  {{- end }}
-  {{- end }}
+{{ toYaml $configuration }}
 {{- end -}}

@@ -1,0 +1,311 @@
+//! The chart: linted strictly, rendered with many values, wrong values refused; what it renders is accepted by a real API server,
+//! field by field, and by the binary, flag by flag.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use berth_framework::config::BerthConfiguration;
+use berth_tests::berth;
+use berth_tests::controlplane::{ControlPlane, checkout};
+use berth_tests::crds;
+use berth_tests::poll::{PATIENCE, until};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, ValidationDirective};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::helm::{Helm, chart, documents, last_line_of, object, path};
+
+/// Values that an operator may really set, each with what must show in the result.
+fn value_sets() -> Vec<(&'static str, Value)> {
+    vec![
+        ("defaults", json!({})),
+        ("single", json!({"replicas": 1, "leaderElection": {"enabled": false}, "podDisruptionBudget": {"enabled": false}})),
+        ("one-namespace", json!({"watchNamespace": "team-a", "antiAffinity": "required", "scheduledEvents": false})),
+        (
+            "everything",
+            json!({
+                "replicas": 3,
+                "image": {"repository": "example.test/berth", "digest": format!("sha256:{}", "0".repeat(64)), "pullPolicy": "Always"},
+                "imagePullSecrets": [{"name": "pull"}],
+                "fullnameOverride": "placer",
+                "crds": {"keep": false},
+                "serviceAccount": {"name": "robot", "annotations": {"a": "b"}},
+                "configuration": {
+                    "runMaxBackoffSeconds": 20,
+                    "bindWorkers": 8,
+                    "profiles": [
+                        {"schedulerName": "tight", "pluginConfig": [{"name": "Capacity", "args": {"strategy": "MostAllocated"}}]},
+                        {"schedulerName": "bash", "runtimes": ["bash"], "plugins": {"multiPoint": {"enabled": [{"name": "RunAffinity", "weight": 3}]}}},
+                    ],
+                },
+                "leaderElection": {"leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms", "resourceName": "the-lease"},
+                "logging": {"format": "text", "verbosity": 2},
+                "metrics": {
+                    "port": 9090,
+                    "serviceMonitor": {"enabled": true, "labels": {"release": "prometheus"}, "interval": "5s"},
+                    "prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}},
+                    "dashboards": {"enabled": true},
+                },
+                "podDisruptionBudget": {"maxUnavailable": "50%"},
+                "antiAffinity": "none",
+                "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}},
+                "priorityClassName": "system-cluster-critical",
+                "nodeSelector": {"kubernetes.io/os": "linux"},
+                "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+                "podAnnotations": {"x": "y"},
+                "podLabels": {"team": "a"},
+            }),
+        ),
+        ("nothing-beside", json!({"crds": {"install": false}, "rbac": {"create": false}, "serviceAccount": {"create": false, "name": "given"}})),
+    ]
+}
+
+#[test]
+fn lint_finds_nothing() -> Result<()> {
+    let helm = Helm::new()?;
+    for (name, values) in value_sets() {
+        let file = helm.values(name, &values)?;
+        let output = helm.run(&["lint", "--strict", "--values", &path(&file), &path(&chart())])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success() && !text.contains("[WARNING]") && !text.contains("[ERROR]"), "{name}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
+    let helm = Helm::new()?;
+    let rows = [
+        (json!({"replica": 2}), "replica"),
+        (json!({"replicas": "two"}), "/replicas"),
+        (json!({"replicas": -1}), "/replicas"),
+        (json!({"replicas": 2, "leaderElection": {"enabled": false}}), "/replicas"),
+        (json!({"image": {"repository": ""}}), "/image/repository"),
+        (json!({"image": {"digest": "sha256:abc"}}), "/image/digest"),
+        (json!({"image": {"pullPolicy": "Sometimes"}}), "/image/pullPolicy"),
+        (json!({"configuration": {"profile": {}}}), "/configuration"),
+        (json!({"configuration": {"leaderElection": {}}}), "/configuration"),
+        (profile(json!({"pluginConfig": [{"name": "Capacity", "args": "MostAllocated"}]})), "/configuration/profiles/0/pluginConfig/0/args"),
+        (profile(json!({"plugins": {"score": {"enabled": [{"name": "Capacity", "weight": 0}]}}})), "/configuration/profiles/0/plugins/score/enabled/0/weight"),
+        (profile(json!({"plugins": {"filter": {"enabled": [{"name": "Capacity", "weight": 2}]}}})), "/configuration/profiles/0/plugins/filter/enabled/0"),
+        (profile(json!({"plugins": {"permit": {}}})), "/configuration/profiles/0/plugins"),
+        (json!({"leaderElection": {"leaseDuration": 15}}), "/leaderElection/leaseDuration"),
+        (json!({"leaderElection": {"leaseDuration": "15"}}), "/leaderElection/leaseDuration"),
+        (json!({"metrics": {"port": 80}}), "/metrics/port"),
+        (json!({"metrics": {"serviceMonitor": {"on": true}}}), "/metrics/serviceMonitor"),
+        (json!({"logging": {"format": "xml"}}), "/logging/format"),
+        (json!({"antiAffinity": "soft"}), "/antiAffinity"),
+        (json!({"podDisruptionBudget": {"maxUnavailable": 0}}), "/podDisruptionBudget/maxUnavailable"),
+        (json!({"watchNamespace": "Team A"}), "/watchNamespace"),
+        (json!({"configuration": {"bindWorkers": 0}}), "/configuration/bindWorkers"),
+        (json!({"nodeSelector": {"a": 1}}), "/nodeSelector/a"),
+    ];
+    for (values, place) in rows {
+        let Err(error) = helm.template("wrong", "berth", &values)? else { panic!("{values} was accepted") };
+        ensure!(error.contains(place), "{values}: {place} is not in {error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_must_show_shows() -> Result<()> {
+    let helm = Helm::new()?;
+    let sets: BTreeMap<_, _> = value_sets().into_iter().collect();
+    let of = |name: &str| helm.rendered(name, "berth", &sets[name]);
+
+    let objects = of("defaults")?;
+    let deployment = object(&objects, "Deployment", "berth").context("no Deployment")?;
+    let pod = &deployment["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(deployment["spec"]["replicas"], 2);
+    assert_eq!(container["image"], format!("berth:{}", env!("CARGO_PKG_VERSION")), "appVersion is the crates' version");
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    let security = &container["securityContext"];
+    assert_eq!((&security["readOnlyRootFilesystem"], &security["allowPrivilegeEscalation"]), (&json!(true), &json!(false)));
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez");
+    assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert!(pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"].is_array());
+    assert_eq!(object(&objects, "PodDisruptionBudget", "berth").context("no PDB")?["spec"]["maxUnavailable"], 1);
+    assert!(objects.iter().all(|object| !object["apiVersion"].as_str().unwrap_or_default().starts_with("monitoring.coreos.com")));
+    for role in objects.iter().filter(|object| matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))) {
+        assert!(!role.to_string().contains("\"*\""), "{role}");
+    }
+    let crds: Vec<_> = objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition").collect();
+    assert_eq!(crds.len(), crds::read()?.len());
+    for crd in crds {
+        assert_eq!(crd["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "uninstalling must not delete every Run");
+    }
+
+    let objects = of("single")?;
+    let deployment = object(&objects, "Deployment", "berth").context("no Deployment")?;
+    assert_eq!(deployment["spec"]["strategy"]["type"], "Recreate");
+    assert!(!objects.iter().any(|object| object.to_string().contains("leases")), "no election, no right to Leases");
+
+    let objects = of("one-namespace")?;
+    assert!(!objects.iter().any(|object| object["kind"] == "ClusterRole" || object["kind"] == "ClusterRoleBinding"));
+    assert_eq!(object(&objects, "Role", "berth").context("no Role")?["metadata"]["namespace"], "team-a");
+    assert_eq!(object(&objects, "RoleBinding", "berth").context("no RoleBinding")?["subjects"][0]["namespace"], "berth");
+
+    let objects = of("nothing-beside")?;
+    let kinds: BTreeSet<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
+    assert_eq!(kinds, ["ConfigMap", "Deployment", "PodDisruptionBudget", "Service"].into());
+    Ok(())
+}
+
+/// Values with this one profile.
+fn profile(profile: Value) -> Value {
+    json!({"configuration": {"profiles": [profile]}})
+}
+
+#[test]
+fn workspaces_need_an_agent_unless_a_profile_says_otherwise() -> Result<()> {
+    let helm = Helm::new()?;
+    let fencing = |args: Value| json!({"name": "WorkspaceFencing", "args": args});
+    let other = json!({"name": "Capacity", "args": {"strategy": "MostAllocated"}});
+    let yes = json!({"requireWorkspaceAgent": true});
+    let rows = [
+        (json!({}), json!([fencing(yes.clone())])),
+        (json!({"configuration": {"profiles": []}}), json!([fencing(yes.clone())])),
+        (profile(json!({"pluginConfig": [other.clone()]})), json!([other, fencing(yes.clone())])),
+        (profile(json!({"pluginConfig": [fencing(json!({"requireWorkspaceAgent": false}))]})), json!([fencing(json!({"requireWorkspaceAgent": false}))])),
+        (profile(json!({"pluginConfig": [{"name": "WorkspaceFencing"}]})), json!([fencing(yes)])),
+        (profile(json!({"plugins": {"multiPoint": {"disabled": [{"name": "*"}]}}})), Value::Null),
+        (json!({"requireWorkspaceAgent": false}), json!([])),
+    ];
+    for (values, expected) in rows {
+        let objects = helm.rendered("profile", "berth", &values)?;
+        let text = object(&objects, "ConfigMap", "berth").context("no ConfigMap")?["data"]["config.yaml"].as_str().context("no profile")?.to_owned();
+        let config: Value = serde_saphyr::from_str(&text)?;
+        assert_eq!(config["profiles"][0]["pluginConfig"], expected, "{values}: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_schema_of_the_values_knows_the_fields_of_a_configuration() -> Result<()> {
+    let values: Value = serde_json::from_str(&std::fs::read_to_string(chart().join("values.schema.json"))?)?;
+    let types = schemars::schema_for!(BerthConfiguration).to_value();
+    let fields = |schema: &Value| -> BTreeSet<String> { schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect() };
+    let of_type = |name: &str| fields(&types["$defs"][name]);
+    let configuration = &values["properties"]["configuration"];
+    let profile = &configuration["properties"]["profiles"]["items"];
+    let plugins = &profile["properties"]["plugins"];
+    let set = &plugins["properties"]["multiPoint"];
+
+    let mut top = fields(&types);
+    for given_by_the_chart in ["apiVersion", "kind", "leaderElection"] {
+        assert!(top.remove(given_by_the_chart));
+    }
+    assert_eq!(fields(configuration), top);
+    assert_eq!(fields(profile), of_type("ProfileConfiguration"));
+    assert_eq!(fields(plugins), of_type("PluginsConfiguration"));
+    assert_eq!(fields(set), of_type("PluginSet"));
+    assert_eq!(fields(&set["properties"]["enabled"]["items"]), of_type("EnabledPlugin"));
+    assert_eq!(fields(&profile["properties"]["pluginConfig"]["items"]), of_type("PluginConfig"));
+    let mut election = of_type("LeaderElectionConfiguration");
+    assert!(election.remove("leaderElect") && election.remove("resourceNamespace") && election.insert("enabled".to_owned()));
+    assert_eq!(fields(&values["properties"]["leaderElection"]), election);
+    Ok(())
+}
+
+#[test]
+fn the_crds_of_the_chart_are_those_of_deploy_crds() -> Result<()> {
+    let objects = Helm::new()?.rendered("plain", "berth", &json!({"crds": {"keep": false}}))?;
+    let mut committed = Vec::new();
+    for entry in std::fs::read_dir(checkout().join("deploy/crds"))? {
+        committed.extend(documents(&std::fs::read_to_string(entry?.path())?)?);
+    }
+    ensure!(committed.len() == objects.iter().filter(|object| object["kind"] == "CustomResourceDefinition").count(), "a CRD is missing or too much");
+    for crd in &committed {
+        let name = crd["metadata"]["name"].as_str().unwrap_or_default();
+        let rendered = object(&objects, "CustomResourceDefinition", name).with_context(|| format!("no {name}"))?;
+        ensure!(whole(rendered.clone()) == whole(crd.clone()), "{name} differs from deploy/crds");
+    }
+    Ok(())
+}
+
+/// Numbers as helm writes them: 0 for 0.0.
+fn whole(value: Value) -> Value {
+    match value {
+        Value::Number(number) => json!(number.as_f64()),
+        Value::Array(items) => items.into_iter().map(whole).collect(),
+        Value::Object(members) => members.into_iter().map(|(name, value)| (name, whole(value))).collect(),
+        other => other,
+    }
+}
+
+#[test]
+fn the_binary_takes_every_flag_and_the_profile_of_the_chart() -> Result<()> {
+    let helm = Helm::new()?;
+    let berth = berth::binary()?;
+    for (name, values) in value_sets() {
+        let objects = helm.rendered(name, "berth", &values)?;
+        let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("no Deployment")?;
+        let args: Vec<&str> = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("no args")?.iter().filter_map(Value::as_str).collect();
+        // clap reads from left to right and fails at the first flag it does not know, before it comes to --help.
+        let output = Command::new(&berth).args(&args).arg("--help").output()?;
+        ensure!(output.status.success(), "{name}: berth {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+
+        let config = objects.iter().filter(|object| object["kind"] == "ConfigMap").find_map(|map| map["data"]["config.yaml"].as_str()).context("no profile")?;
+        let file = helm.file(&format!("{name}-config.yaml"), config)?;
+        let empty = helm.file("empty.yaml", "apiVersion: v1\nkind: List\nitems: []\n")?;
+        let output = Command::new(&berth).args(["simulate", "-f", &path(&empty), "--config", &path(&file)]).output()?;
+        ensure!(output.status.success(), "{name}: {config}{}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_real_api_server_accepts_every_object_and_knows_every_field() -> Result<()> {
+    let plane = ControlPlane::start(Default::default()).await?;
+    let client = plane.admin()?;
+    let operator = last_line_of(&checkout().join("tests/promoperator/crds.sh"))?;
+    for file in ["servicemonitors", "prometheusrules"] {
+        let text = std::fs::read_to_string(operator.join(format!("monitoring.coreos.com_{file}.yaml")))?;
+        for crd in documents(&text)? {
+            apply(&client, &crd).await?;
+            served(&client, &crd).await?;
+        }
+    }
+    let helm = Helm::new()?;
+    for (number, (name, mut values)) in value_sets().into_iter().enumerate() {
+        let namespace = plane.namespace("chart").await?;
+        if values["watchNamespace"].is_string() {
+            values["watchNamespace"] = json!(plane.namespace("watched").await?);
+        }
+        for object in helm.rendered(name, &namespace, &values)? {
+            apply(&client, &object).await.with_context(|| format!("values {number} ({name})"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Server-side apply, where an unknown or doubled field is an error.
+pub async fn apply(client: &Client, object: &Value) -> Result<()> {
+    let object: DynamicObject = serde_json::from_value(object.clone())?;
+    let types = object.types.clone().context("no kind")?;
+    let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+    let api: Api<DynamicObject> = match &object.metadata.namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    };
+    let name = object.metadata.name.clone().context("no name")?;
+    let params = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::apply("helm").force() };
+    api.patch(&name, &params, &Patch::Apply(&object)).await.with_context(|| format!("the API server refuses {} {name}", types.kind))?;
+    Ok(())
+}
+
+/// Waits until the API server serves the kind of a CRD.
+async fn served(client: &Client, crd: &Value) -> Result<()> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let path = format!("/apis/{}/{}/{}?limit=1", text(&crd["spec"]["group"]), text(&crd["spec"]["versions"][0]["name"]), text(&crd["spec"]["names"]["plural"]));
+    until(&format!("{path} to be served"), PATIENCE, || async {
+        client.request_text(hyper::Request::get(&path).body(Vec::new())?).await?;
+        Ok(Some(()))
+    })
+    .await
+}

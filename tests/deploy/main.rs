@@ -1,0 +1,6 @@
+//! The suite of deploy/: the chart, rendered, linted and applied to a real API server; the rights it grants; the image on a real
+//! engine; rules and dashboards on a real Prometheus.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+
+mod chart;
+mod helm;
