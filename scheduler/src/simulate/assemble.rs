@@ -12,9 +12,9 @@ use super::report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Repo
 use super::world::Refused;
 
 /// Puts together what is told, in input order.
-pub fn assemble(outcomes: Outcomes, workspaces: Vec<(usize, PersistentWorkspace)>, refused: Vec<Refused>, explained: Option<&ObjectKey>) -> Report {
+pub fn assemble(outcomes: Outcomes, workspaces: Vec<(usize, PersistentWorkspace)>, refused: Vec<Refused>, explained: Option<(&ObjectKey, Explained)>) -> Report {
     let mut summary = Summary { cycles: outcomes.times.len(), decision: Decision::of(outcomes.times), ..Summary::default() };
-    let explain = explained.zip(outcomes.explained).map(|(key, explained)| explain_report(key, explained));
+    let explain = explained.map(|(key, explained)| explain_report(key, explained));
     let mut runs: Vec<(usize, RunReport)> = Vec::new();
     for run in outcomes.runs {
         match run.outcome {
@@ -101,11 +101,7 @@ fn explain_report(key: &ObjectKey, explained: Explained) -> ExplainReport {
         verdicts: pod
             .verdicts
             .into_iter()
-            .map(|(plugin, rejection)| VerdictReport {
-                plugin,
-                reason: rejection.as_ref().map(|rejection| rejection.reason.code),
-                message: rejection.map_or_else(|| "".into(), |rejection| rejection.to_string().into()),
-            })
+            .map(VerdictReport::from)
             .collect(),
         score: ranked.iter().find(|ranked| ranked.pod == pod.pod).map(ScoreReport::from),
         pod: pod.pod,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::constants::reason;
 use berth_api::runtime_ready::{Heartbeat, Now};
-use berth_framework::core::{Attempt, AttemptResult, BindIntent, Core, Effect, Explanation, Input, RunRef, Standing, WriteOutcome};
+use berth_framework::core::{Attempt, AttemptResult, BindIntent, Core, Effect, Explanation, Input, RunRef, WriteOutcome};
 use berth_framework::model::{Delta, ObjectKey, Phase, PodObject, RunObject, Shown, WorkspaceObject};
 use berth_framework::profile::Profiles;
 use berth_framework::{Charge, Ranked};
@@ -27,15 +27,13 @@ const IDLE_MOMENTS_MAX: usize = 100;
 /// The chosen Pod and two runners-up.
 const RANKED: usize = 3;
 
-/// What `--run-duration`, `--until` and `--explain` say.
-#[derive(Clone, Debug, Default)]
+/// What `--run-duration` and `--until` say.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Settings {
     /// How long a placed Run lasts.
     pub run_duration_ms: Option<u64>,
     /// How far the clock may go.
     pub until_ms: Option<u64>,
-    /// The Run to explain.
-    pub explain: Option<ObjectKey>,
 }
 
 /// A Run and what became of it.
@@ -59,6 +57,8 @@ pub struct SimulatedRun {
     pub rejections: Vec<Charge>,
     /// What this simulation did with it.
     pub outcome: Outcome,
+    /// How many attempts, of all Runs, came before the one that placed it.
+    pub placed_after: Option<usize>,
     /// When it was put on its Pod, wall milliseconds, if the input has it there.
     pub placed_wall_ms: Option<i64>,
 }
@@ -103,6 +103,8 @@ pub struct Simulation {
     version: u64,
     times: Vec<Duration>,
     placed: usize,
+    /// Stop at this attempt and explain this Run, whose attempt it is.
+    stop_at: Option<(usize, ObjectKey)>,
     explained: Option<Explained>,
 }
 
@@ -113,8 +115,6 @@ pub struct Outcomes {
     pub runs: Vec<SimulatedRun>,
     /// Real time of every attempt.
     pub times: Vec<Duration>,
-    /// What `--explain` asked for.
-    pub explained: Option<Explained>,
     /// How far the clock went.
     pub elapsed_ms: u64,
     /// Runs that only the alarm found: a lost wake-up, a bug.
@@ -145,6 +145,7 @@ impl Simulation {
             version,
             times: Vec::new(),
             placed: 0,
+            stop_at: None,
             explained: None,
         }
     }
@@ -176,20 +177,35 @@ impl Simulation {
         self.runs.push(run);
     }
 
-    /// Runs until nothing moves any more or the time is up. `progress` is told how many Runs are placed, now and then.
-    pub fn run(mut self, progress: &mut dyn FnMut(usize)) -> Outcomes {
+    /// Runs until nothing moves any more or the time is up, and explains a Run as things stand then.
+    /// `progress` is told how many Runs are placed, now and then.
+    pub fn run(mut self, explain: Option<&ObjectKey>, progress: &mut dyn FnMut(usize)) -> (Outcomes, Option<Explained>) {
+        self.go(progress);
+        let explanation = explain.and_then(|key| self.core.explain(key));
+        let explained = explanation.map(|explanation| Explained { explanation, when: "at the end", ranked: Vec::new() });
+        (self.finish(), explained)
+    }
+
+    /// Runs until just before attempt number `cycle`, which is one of `key`, and explains that Run as things stand then. What happens is
+    /// always the same, so a first run tells the number.
+    pub fn explain_before(mut self, cycle: usize, key: &ObjectKey) -> Option<Explained> {
+        self.stop_at = Some((cycle, key.clone()));
+        self.go(&mut |_| {});
+        self.explained
+    }
+
+    fn go(&mut self, progress: &mut dyn FnMut(usize)) {
         self.core.start_placing();
         let mut idle = 0;
         loop {
             let moved = self.settle(progress);
             idle = if moved { 0 } else { idle + 1 };
-            let Some(next) = self.next_moment().filter(|_| idle <= IDLE_MOMENTS_MAX) else { break };
-            if self.settings.until_ms.is_some_and(|until| next > MONO_START_MS.saturating_add(until)) {
-                break;
+            let Some(next) = self.next_moment().filter(|_| idle <= IDLE_MOMENTS_MAX) else { return };
+            if self.explained.is_some() || self.settings.until_ms.is_some_and(|until| next > MONO_START_MS.saturating_add(until)) {
+                return;
             }
             self.go_to(next);
         }
-        self.finish()
     }
 
     /// Everything that can happen now; `true` if something was placed, ended or told.
@@ -198,7 +214,10 @@ impl Simulation {
         loop {
             let attempt = self.step();
             let effects = self.core.drain_effects();
-            if attempt.is_none() && effects.is_empty() {
+            if self.explained.is_some() || (attempt.is_none() && effects.is_empty()) {
+                if let (Some(explained), Some(Attempt { result: AttemptResult::Placed { ranked, .. }, .. })) = (&mut self.explained, attempt) {
+                    explained.ranked = ranked;
+                }
                 return moved;
             }
             if let Some(attempt) = attempt {
@@ -215,13 +234,10 @@ impl Simulation {
     }
 
     fn step(&mut self) -> Option<Attempt> {
-        let next_explained = self.settings.explain.as_ref().filter(|key| self.core.standing(key) == Some(Standing::Active));
-        if let Some(key) = next_explained {
+        if let Some((_, key)) = self.stop_at.as_ref().filter(|(cycle, _)| *cycle == self.times.len()) {
             let explanation = self.core.explain(key);
             self.explained = explanation.map(|explanation| Explained { explanation, when: "before it was placed", ranked: Vec::new() });
             self.core.keep_ranked(self.pods.max(RANKED));
-        } else if self.settings.explain.is_some() {
-            self.core.keep_ranked(RANKED);
         }
         let started = Instant::now();
         let attempt = self.core.step(self.now);
@@ -235,14 +251,9 @@ impl Simulation {
         let Some(run) = self.by_key.get(&attempt.key).and_then(|index| self.runs.get_mut(*index)) else { return };
         run.attempts = attempt.attempts;
         match attempt.result {
-            AttemptResult::Placed { mut ranked, .. } => {
-                if self.settings.explain.as_ref() == Some(&attempt.key)
-                    && let Some(explained) = &mut self.explained
-                {
-                    explained.ranked.clone_from(&ranked);
-                }
-                ranked.truncate(RANKED);
+            AttemptResult::Placed { ranked, .. } => {
                 run.ranked = ranked;
+                run.placed_after = Some(self.times.len() - 1);
             }
             AttemptResult::Refused { by: (plugin, rejection) } => {
                 run.reason = reason::UNSCHEDULABLE.into();
@@ -366,19 +377,11 @@ impl Simulation {
                 run.message = "not tried: the time was up".into();
             }
         }
-        if let Some(key) = self.settings.explain.take() {
-            let placed = self.by_key.get(&key).and_then(|index| self.runs.get(*index)).is_some_and(|run| run.outcome == Outcome::Placed);
-            if !placed {
-                let explanation = self.core.explain(&key);
-                self.explained = explanation.map(|explanation| Explained { explanation, when: "at the end", ranked: Vec::new() });
-            }
-        }
         Outcomes {
             elapsed_ms: self.now.mono_ms - MONO_START_MS,
             placed_after_flush: self.core.stats().placed_after_flush,
             runs: self.runs,
             times: self.times,
-            explained: self.explained,
         }
     }
 }

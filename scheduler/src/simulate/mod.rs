@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use berth_api::constants::{KIND_RUN, run_condition};
 use berth_api::runtime_ready::Verdict;
-use berth_api::{PersistentWorkspace, Run, conditions};
+use berth_api::{Run, conditions};
 use berth_framework::from_api;
 use berth_framework::model::{Now, ObjectKey};
 use berth_framework::profile::Registry;
@@ -31,6 +31,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use args::{Output, RunName, SimulateArgs};
 use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
+pub(crate) use table::print_explanation as print_pods;
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
 use world::World;
 
@@ -63,17 +64,29 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
     if world.more_warnings > 0 {
         writeln!(err, "warning: and {} more", world.more_warnings)?;
     }
-    let settings = Settings { run_duration_ms: args.run_duration.map(millis), until_ms: args.until.map(millis), explain: explain.clone() };
-    let mut simulation = Simulation::new(profiles.clone(), settings, start.as_millisecond(), version_above(&world));
-    let workspaces = fill(&mut simulation, &mut world, first_moment(start.as_millisecond()), err)?;
+    let settings = Settings { run_duration_ms: args.run_duration.map(millis), until_ms: args.until.map(millis) };
+    bind_workspaces(&mut world, first_moment(start.as_millisecond()));
+    tell_oddities(&world, first_moment(start.as_millisecond()), err)?;
+    let version = version_above(&world);
+    let simulation = || {
+        let mut simulation = Simulation::new(profiles.clone(), settings, start.as_millisecond(), version);
+        fill(&mut simulation, &world);
+        simulation
+    };
     let mut progress = Progress::new(world.len(), world.runs.len(), err);
-    let outcomes = simulation.run(&mut |placed| progress.tell(placed));
+    let (outcomes, mut explained) = simulation().run(explain.as_ref(), &mut |placed| progress.tell(placed));
     progress.end();
+    if let Some(key) = &explain
+        && let Some(cycle) = outcomes.runs.iter().find(|run| run.object.key == *key).and_then(|run| run.placed_after)
+    {
+        explained = simulation().explain_before(cycle, key);
+    }
     if outcomes.placed_after_flush > 0 {
         writeln!(err, "warning: {} Runs were placed by the alarm only, so a wake-up was lost; please report this", outcomes.placed_after_flush)?;
     }
     let elapsed = Duration::from_millis(outcomes.elapsed_ms);
-    let report = assemble::assemble(outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref());
+    let workspaces = std::mem::take(&mut world.workspaces).into_iter().map(|workspace| (workspace.order, workspace.object)).collect();
+    let report = assemble::assemble(outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
     match args.output {
         Output::Json => {
             serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
@@ -117,32 +130,35 @@ fn version_above(world: &World) -> u64 {
     world.runs.iter().filter_map(|run| of(&run.object.metadata)).max().unwrap_or(0)
 }
 
-/// Gives the simulation its objects, workspaces as the binder leaves them.
-fn fill(simulation: &mut Simulation, world: &mut World, now: Now, err: &mut dyn Write) -> anyhow::Result<Vec<(usize, PersistentWorkspace)>> {
+/// Lets the binder do its work on what is there.
+fn bind_workspaces(world: &mut World, now: Now) {
     let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object), now);
-    let mut workspaces = Vec::new();
     for workspace in &mut world.workspaces {
         pods.bind(&mut workspace.object, now);
-        simulation.add_workspace(from_api::workspace_object(&workspace.object));
-        workspaces.push((workspace.order, workspace.object.clone()));
     }
-    drop(pods);
+}
+
+/// Tells what the user may not have meant.
+fn tell_oddities(world: &World, now: Now, err: &mut dyn Write) -> std::io::Result<()> {
     let mut stale = 0;
     for pod in &world.pods {
         stale += usize::from(binder::verdict(&pod.object, now) == Verdict::HeartbeatStale);
-        let Some(object) = from_api::pod_object(&pod.object) else { continue };
-        for (resource, value) in &object.bad_capacity {
-            writeln!(err, "warning: Pod {}: capacity of {resource} is ignored: {value:?} is not a non-negative quantity", object.key)?;
+        for (resource, value) in from_api::pod_object(&pod.object).into_iter().flat_map(|object| object.bad_capacity) {
+            let key = from_meta(&pod.object.metadata);
+            writeln!(err, "warning: Pod {key}: its capacity of {resource} is ignored: {value:?} is not a non-negative quantity")?;
         }
-        simulation.add_pod(object);
     }
     if stale > 0 {
         writeln!(err, "note: {stale} of {} Pods have a stale heartbeat when the clock starts; --now sets another time", world.pods.len())?;
     }
-    for run in &world.runs {
-        simulation.add_run(simulated(&run.object, run.order));
-    }
-    Ok(workspaces)
+    Ok(())
+}
+
+/// Gives the simulation its objects.
+fn fill(simulation: &mut Simulation, world: &World) {
+    world.workspaces.iter().for_each(|workspace| simulation.add_workspace(from_api::workspace_object(&workspace.object)));
+    world.pods.iter().filter_map(|pod| from_api::pod_object(&pod.object)).for_each(|pod| simulation.add_pod(pod));
+    world.runs.iter().for_each(|run| simulation.add_run(simulated(&run.object, run.order)));
 }
 
 fn simulated(run: &Run, order: usize) -> SimulatedRun {
@@ -161,6 +177,7 @@ fn simulated(run: &Run, order: usize) -> SimulatedRun {
         ranked: Vec::new(),
         rejections: Vec::new(),
         outcome: Outcome::Untouched,
+        placed_after: None,
         placed_wall_ms: placed.or(status.and_then(|status| status.start_time.as_ref())).map(|time| time.0.as_millisecond()),
     }
 }
