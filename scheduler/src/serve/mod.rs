@@ -1,14 +1,253 @@
 //! `berth serve`: places Runs on a cluster.
+//!
+//! ```text
+//!                    ┌─► owner (core) ─► dispatcher ─► status writes of Runs
+//! 3 informers ───────┤        ▲              │
+//! (one watch a kind) │        └── answers ───┘            health, metrics, debug: beside, reading only
+//!                    └─► PersistentWorkspace binder ─► status writes of workspaces
+//! ```
+//! Everything that can stop it stops it whole: [`Supervisor`] ends the groups in order, writers first.
 
+pub mod announce;
 mod args;
+pub mod dispatch;
+pub mod health;
+mod logging;
+pub mod metrics;
+pub mod objects;
+pub mod owner;
 
-pub use args::ServeArgs;
-use berth_framework::profile::Registry;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Serves until SIGTERM.
+use anyhow::Context as _;
+use berth_api::{PersistentWorkspace, Run};
+use berth_controllers::persistent_workspace as binder;
+use berth_framework::core::Core;
+use berth_framework::model::PodObject;
+use berth_framework::profile::{Profiles, Registry};
+use berth_runtime::apiclient::{ConnectError, Limits, connect};
+use berth_runtime::events::{Recorder, RecorderConfig};
+use berth_runtime::informer::{Watch, WatchConfig, informer};
+use berth_runtime::shutdown::{Ended, Supervisor};
+use berth_runtime::{Clock, SystemClock};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use self::announce::Announcer;
+pub use self::args::{LogFormat, ServeArgs};
+use self::dispatch::{Dispatcher, Tools};
+use self::metrics::Metrics;
+use self::objects::{SeenRun, SeenWorkspace};
+use self::owner::{Inputs, Owner, Pulse};
+
+/// Deltas of one kind that may wait for the owner; then the watch itself waits.
+const DELTAS_MAX: usize = 1_024;
+/// Answers that may wait for the owner; then the dispatcher's workers wait.
+const ANSWERS_MAX: usize = 1_024;
+/// Questions that may wait for the owner; more are refused.
+const QUESTIONS_MAX: usize = 8;
+/// Workspaces bound at once.
+const BINDER_WORKERS: usize = 4;
+/// How long writes under way get when stopping: longer than one request may take, shorter than a Pod's grace period.
+const DRAIN_WITHIN: Duration = Duration::from_secs(20);
+/// How long everything else gets when stopping.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// The command line or a file it names is wrong: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Misconfigured(pub String);
+
+/// Serves until SIGTERM or SIGINT, then stops in order. A second signal ends the process at once.
 ///
 /// # Errors
-/// What keeps it from starting or from going on.
-pub async fn run(_args: ServeArgs, _registry: Registry) -> anyhow::Result<()> {
-    anyhow::bail!("not built yet")
+/// [`Misconfigured`], or what keeps it from starting or from going on.
+pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
+    logging::start(args.log_format, args.verbose);
+    let profiles = profiles(args.config.as_deref(), &registry)?;
+    let metrics = Arc::new(Metrics::new().context("metrics")?);
+    let client = match connect(args.kubeconfig.as_deref(), Limits::default(), metrics.clone()).await {
+        Ok(client) => client,
+        Err(error @ ConnectError::Kubeconfig { .. }) => return Err(Misconfigured(error.to_string()).into()),
+        Err(error) => return Err(error.into()),
+    };
+    let listener = TcpListener::bind(args.metrics_addr).await.with_context(|| format!("cannot listen on {}", args.metrics_addr))?;
+    tracing::info!(address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), ?profiles, "berth serves");
+    let shutdown = CancellationToken::new();
+    listen_to_signals(shutdown.clone())?;
+    let (reread, new_profiles) = mpsc::channel(1);
+    listen_to_hangups(args.config.clone(), registry, reread)?;
+    let parts = Parts { args: &args, profiles, new_profiles, metrics, client, listener, shutdown: &shutdown };
+    let ended = assemble(parts)?.run(shutdown).await;
+    match ended {
+        Ended::Stopped => tracing::info!("stopped"),
+        Ended::Aborted(tasks) => tracing::warn!(?tasks, "stopped; not everything came to its end in time"),
+        Ended::Failed { task, error } => anyhow::bail!("{task}: {error}"),
+    }
+    Ok(())
+}
+
+fn profiles(config: Option<&Path>, registry: &Registry) -> Result<Profiles, Misconfigured> {
+    crate::config_file::load(config, registry).map_err(|error| Misconfigured(error.to_string()))
+}
+
+/// SIGHUP reads the configuration again. One that can't be used changes nothing and is told in the log.
+fn listen_to_hangups(config: Option<PathBuf>, registry: Registry, reread: mpsc::Sender<Arc<Profiles>>) -> anyhow::Result<()> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match profiles(config.as_deref(), &registry) {
+                Ok(profiles) => {
+                    if reread.send(Arc::new(profiles)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => tracing::error!(%error, "configuration not taken over; the last good one stays in force"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// SIGTERM and SIGINT cancel `shutdown`; the second of them ends the process.
+fn listen_to_signals(shutdown: CancellationToken) -> anyhow::Result<()> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! { _ = term.recv() => {} _ = int.recv() => {} }
+            if first {
+                tracing::info!("asked to stop: draining");
+                shutdown.cancel();
+            }
+        }
+        tracing::warn!("asked to stop again: leaving at once");
+        std::process::exit(i32::from(crate::cli::EXIT_FAILED));
+    });
+    Ok(())
+}
+
+/// What is there before anything runs.
+struct Parts<'a> {
+    args: &'a ServeArgs,
+    profiles: Profiles,
+    new_profiles: mpsc::Receiver<Arc<Profiles>>,
+    metrics: Arc<Metrics>,
+    client: Client,
+    listener: TcpListener,
+    shutdown: &'a CancellationToken,
+}
+
+/// Builds every part and starts it; the groups stop in reverse order.
+fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
+    let Parts { args, profiles, new_profiles, metrics, client, listener, shutdown } = parts;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let (runs, watch_runs) = informer::<SeenRun>("runs");
+    let (pods, watch_pods) = informer::<PodObject>("pods");
+    let (workspaces, watch_workspaces) = informer::<SeenWorkspace>("persistentworkspaces");
+    let (recorder, events) = Recorder::new(client.clone(), clock.clone(), RecorderConfig::new("kruntimes.io/berth", instance()));
+    let announcer = Announcer::new(recorder.clone(), !args.no_scheduled_events);
+    announcer.watch_capacity(&pods);
+
+    let (answers, answered) = mpsc::channel(ANSWERS_MAX);
+    let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+    let pulse = Arc::new(Pulse::new());
+    let tools = Tools { client: client.clone(), runs: runs.clone(), answers, clock: clock.clone(), metrics: metrics.clone(), announcer };
+    let dispatcher = Dispatcher::new(args.bind_workers.get(), tools);
+    let inputs = Inputs {
+        runs: runs.subscribe(DELTAS_MAX),
+        pods: pods.subscribe(DELTAS_MAX),
+        workspaces: workspaces.subscribe(DELTAS_MAX),
+        answers: answered,
+        questions: asked,
+        profiles: new_profiles,
+    };
+    let seen = owner::Tools { runs: runs.clone(), dispatcher: dispatcher.clone(), clock: clock.clone(), metrics: metrics.clone(), pulse: pulse.clone() };
+    let owner = Owner::new(Core::new(profiles), inputs, seen);
+    let binder = binder::Binder::new(binder::Context {
+        client: client.clone(),
+        pods: pods.clone(),
+        read_pod: objects::binder_pod,
+        workspaces: workspaces.clone(),
+        read_workspace: objects::binder_workspace,
+        recorder: recorder.clone(),
+        clock,
+        workers: BINDER_WORKERS,
+        observer: metrics.clone(),
+    });
+    let views = health::Views {
+        metrics,
+        pulse,
+        shutdown: shutdown.clone(),
+        runs,
+        pods,
+        workspaces,
+        binder: binder.queue().clone(),
+        recorder,
+        dispatcher: dispatcher.clone(),
+        questions,
+    };
+
+    let mut supervisor = Supervisor::new();
+    let group = supervisor.group(STOP_WITHIN);
+    group.spawn("health", health::serve(listener, Arc::new(views), group.stop()));
+    let group = supervisor.group(STOP_WITHIN);
+    let config = WatchConfig { namespace: args.namespace.clone(), ..WatchConfig::default() };
+    let labelled = WatchConfig { labels: Some(berth_api::constants::LABEL_RUNTIME.to_owned()), ..config.clone() };
+    group.spawn("runs", watch::<Run, _>(watch_runs, client.clone(), config.clone(), objects::read_run, group.stop()));
+    group.spawn("pods", watch::<Pod, _>(watch_pods, client.clone(), labelled, objects::read_pod, group.stop()));
+    group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client, config, objects::read_workspace, group.stop()));
+    let group = supervisor.group(STOP_WITHIN);
+    let stop = group.stop();
+    group.spawn("events", async move {
+        events.run(stop).await;
+        Ok::<(), String>(())
+    });
+    let group = supervisor.group(STOP_WITHIN);
+    group.spawn("owner", on_a_thread(owner, shutdown.clone(), group.stop())?);
+    let group = supervisor.group(DRAIN_WITHIN);
+    group.spawn("dispatcher", dispatcher.run(group.stop()));
+    let stop = group.stop();
+    group.spawn("binder", async move {
+        binder.run(stop).await;
+        Ok::<(), String>(())
+    });
+    Ok(supervisor)
+}
+
+async fn watch<K, T>(
+    watch: Watch<T>,
+    client: Client,
+    config: WatchConfig,
+    read: impl Fn(serde_json::Value) -> Result<T, String> + Send + Sync,
+    stop: CancellationToken,
+) -> Result<(), String>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + Send + 'static,
+    T: Send + Sync + 'static,
+{
+    watch.run_with::<K>(client, config, read, stop).await;
+    Ok(())
+}
+
+/// Runs the owner on a thread of its own. A thread that can't be stopped does not hold up the end of the process.
+fn on_a_thread(owner: Owner, shutdown: CancellationToken, stop: CancellationToken) -> anyhow::Result<impl Future<Output = Result<(), String>> + Send> {
+    let (ended, end) = oneshot::channel();
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::Builder::new().name("owner".to_owned()).spawn(move || {
+        let result = runtime.block_on(owner.run(shutdown, stop));
+        // If nobody waits any more, the process is at its end.
+        let _ = ended.send(result);
+    })?;
+    Ok(async move { end.await.unwrap_or_else(|_| Err("panicked".to_owned())) })
+}
+
+/// Who reports Events: the Pod's name in a cluster.
+fn instance() -> String {
+    std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| format!("berth-{}", std::process::id()))
 }

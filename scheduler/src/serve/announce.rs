@@ -1,0 +1,140 @@
+//! Kubernetes Events of the scheduler: what happened to a Run, for `kubectl describe`; bounded and off the critical path.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_api::Run;
+use berth_framework::core::RunRef;
+use berth_framework::model::{PodObject, Shown};
+use berth_runtime::apiclient::CallError;
+use berth_runtime::events::{EventType, Occurrence, Recorder, Regarding};
+use berth_runtime::informer::{Change, Informer};
+use k8s_openapi::api::core::v1::Pod;
+use rustc_hash::FxHashSet;
+
+use super::dispatch::intent::{What, assigned_message};
+use super::objects::store_key;
+
+/// (Run, reason) pairs remembered, so that each gets one FailedScheduling Event.
+const TOLD_MAX: usize = 8_192;
+
+/// Publishes the scheduler's Events; clones share what was told.
+#[derive(Clone)]
+pub struct Announcer {
+    recorder: Recorder,
+    scheduled_events: bool,
+    told: Arc<Mutex<Told>>,
+}
+
+#[derive(Default)]
+struct Told {
+    pairs: FxHashSet<(Arc<str>, Arc<str>)>,
+    order: VecDeque<(Arc<str>, Arc<str>)>,
+}
+
+impl Told {
+    /// `true` the first time (as far as remembered).
+    fn first(&mut self, uid: &Arc<str>, reason: &Arc<str>) -> bool {
+        let pair = (uid.clone(), reason.clone());
+        if !self.pairs.insert(pair.clone()) {
+            return false;
+        }
+        self.order.push_back(pair);
+        if self.order.len() > TOLD_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.pairs.remove(&oldest);
+        }
+        true
+    }
+}
+
+impl Announcer {
+    /// `scheduled_events`: whether a placement is an Event (it costs a write each, beside the one that matters).
+    pub fn new(recorder: Recorder, scheduled_events: bool) -> Self {
+        Self { recorder, scheduled_events, told: Arc::default() }
+    }
+
+    /// A Run was placed.
+    pub fn scheduled(&self, run: &RunRef, pod: &str, remarks: &[String]) {
+        if !self.scheduled_events {
+            return;
+        }
+        let mut note = assigned_message(pod);
+        for remark in remarks {
+            note.push_str("; ");
+            note.push_str(remark);
+        }
+        self.publish(run, EventType::Normal, "Scheduled", note);
+    }
+
+    /// A Run waits; told once per Run and reason.
+    pub fn failed_scheduling(&self, run: &RunRef, shown: &Shown) {
+        let first = self.told.lock().unwrap_or_else(PoisonError::into_inner).first(&run.uid, &shown.reason);
+        if first {
+            self.publish(run, EventType::Warning, "FailedScheduling", format!("{}: {}", shown.reason, shown.message));
+        }
+    }
+
+    /// The API server refuses what should be written to a Run: then this Event is all that its owner sees.
+    pub fn not_written(&self, run: &RunRef, what: &What, error: &CallError) {
+        let (reason, intended) = match what {
+            What::Bind { pod, .. } => ("FailedBinding", assigned_message(pod)),
+            What::Waiting(shown) => ("FailedScheduling", shown.message.to_string()),
+            What::Terminate { message, reason, .. } => (*reason, message.to_string()),
+        };
+        self.publish(run, EventType::Warning, reason, format!("{intended}; the API server does not store it: {error}"));
+    }
+
+    /// Warns of every Pod whose capacity annotations are ignored, when they appear and whenever they change.
+    pub fn watch_capacity(&self, pods: &Informer<PodObject>) {
+        let recorder = self.recorder.clone();
+        pods.on_change(move |change: &Change<'_, PodObject>| {
+            let Some(pod) = change.new.filter(|new| !new.object.bad_capacity.is_empty()) else { return };
+            if change.old.is_some_and(|old| old.uid == pod.uid && old.object.bad_capacity == pod.object.bad_capacity) {
+                return;
+            }
+            recorder.publish(Occurrence {
+                regarding: Regarding::of::<Pod>(pod.key.clone(), pod.uid.clone()),
+                type_: EventType::Warning,
+                reason: "InvalidCapacity",
+                action: "Ignored",
+                note: capacity_note(&pod.object.bad_capacity),
+            });
+        });
+    }
+
+    fn publish(&self, run: &RunRef, type_: EventType, reason: &'static str, note: String) {
+        self.recorder.publish(Occurrence { regarding: Regarding::of::<Run>(store_key(&run.key), run.uid.clone()), type_, reason, action: "Scheduling", note });
+    }
+}
+
+fn capacity_note(bad: &[(String, String)]) -> String {
+    let each: Vec<_> = bad.iter().map(|(resource, value)| format!("{resource}={value:?}")).collect();
+    format!("capacity is no non-negative quantity and is ignored: {}", each.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_and_reason_are_told_once_and_only_so_many_are_remembered() {
+        let mut told = Told::default();
+        let arc = |text: &str| Arc::<str>::from(text);
+        assert!(told.first(&arc("u"), &arc("Unschedulable")));
+        assert!(!told.first(&arc("u"), &arc("Unschedulable")));
+        assert!(told.first(&arc("u"), &arc("WorkspaceNotReady")));
+        for n in 0..TOLD_MAX {
+            assert!(told.first(&arc(&n.to_string()), &arc("Unschedulable")));
+        }
+        assert_eq!((told.pairs.len(), told.order.len()), (TOLD_MAX, TOLD_MAX));
+        assert!(told.first(&arc("u"), &arc("Unschedulable")), "forgotten");
+    }
+
+    #[test]
+    fn the_note_names_resource_and_value() {
+        let bad = [("gpu".to_owned(), "-1".to_owned())];
+        assert_eq!(capacity_note(&bad), "capacity is no non-negative quantity and is ignored: gpu=\"-1\"");
+    }
+}

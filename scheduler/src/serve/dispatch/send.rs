@@ -1,0 +1,221 @@
+//! One write from intent to certainty.
+//!
+//! ```text
+//!            ┌────────────── not sent, 429: the same again, with backoff ─────────────┐
+//!            ▼                                                                        │
+//!  base ─► PATCH ── 200 ─► Applied      409 ─► Conflict*   404 ─► Gone    other 4xx ─► Failed
+//!            ▲  └── answer lost, 5xx ─► GET ── shows our write ─► Applied
+//!            │                           ├─ another version ─► Conflict
+//!            │                           ├─ gone or another UID ─► Gone
+//!            └─── the same version ──────┘   (* after a lost answer a 409 is read again: it may be our own write)
+//! ```
+//! Sending the same patch again is safe: it is a compare-and-swap on one version, so at most one of them takes effect; and it
+//! is needed: what was sent and not answered may still arrive, until another write has changed the version.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_api::Run;
+use berth_framework::core::{RunRef, WriteOutcome};
+use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, read, status_merge_patch};
+use berth_runtime::backoff::Backoff;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::Api;
+use kube::api::GetParams;
+use kube::api::Request;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::super::objects::store_key;
+use super::intent::{Intent, What};
+use super::{Shared, lock};
+
+/// Between repetitions.
+const AGAIN: Backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(2), jitter_percent: 50 };
+/// How often a write is sent again that the server keeps answering with 5xx while the object stays as it was. By then
+/// half a minute has passed, and the first of them can't be under way any more.
+const REPEATS_MAX: u32 = 20;
+
+/// The version a write is based on, and what it must preserve.
+struct Base {
+    version: Arc<str>,
+    conditions: Arc<[Condition]>,
+}
+
+/// What a read says about a write whose answer was lost.
+enum Found {
+    Applied(Arc<str>),
+    Changed,
+    Gone,
+    Unchanged,
+}
+
+impl Shared {
+    /// Writes, and if need be reads, until it is certain what happened. Once `stop` is cancelled nothing is sent anew.
+    pub(super) async fn carry_out(&self, intent: &Intent, stop: &CancellationToken) -> WriteOutcome {
+        let run = &intent.run;
+        let base = match self.base(run) {
+            Ok(base) => base,
+            Err(outcome) => return outcome,
+        };
+        if lock(&self.refused).is_pointless(&run.key, &base.version, Instant::now()) {
+            return WriteOutcome::Failed;
+        }
+        let new = intent.what.status(&base.conditions, &self.now());
+        let api: Api<Run> = Api::namespaced(self.tools.client.clone(), &run.key.namespace);
+        let observed = Precondition { uid: &run.uid, resource_version: &base.version };
+        let mut lost = false;
+        let mut failures = 0;
+        loop {
+            let error = match status_merge_patch(&api, &run.key.name, observed, &new.patch).await {
+                Ok(written) => {
+                    let version = Arc::<str>::from(written.resource_version);
+                    lock(&self.own).wrote(&run.key, &run.uid, &base.version, version.clone(), new.conditions);
+                    return WriteOutcome::Applied(version);
+                }
+                Err(error) => error,
+            };
+            match verdict(&error, lost) {
+                Verdict::Settled(outcome) => {
+                    if outcome == WriteOutcome::Failed {
+                        self.refused(intent, &base, &error);
+                    }
+                    return outcome;
+                }
+                Verdict::Again => {}
+                Verdict::Read => {
+                    lost = true;
+                    tracing::debug!(%error, "answer lost, reading");
+                    match self.find(&api, run, &base, &intent.what).await {
+                        Found::Applied(version) => {
+                            lock(&self.own).wrote(&run.key, &run.uid, &base.version, version.clone(), new.conditions);
+                            return WriteOutcome::Applied(version);
+                        }
+                        Found::Changed => return WriteOutcome::Conflict,
+                        Found::Gone => return WriteOutcome::Gone,
+                        Found::Unchanged if failures >= REPEATS_MAX => {
+                            tracing::warn!(%error, "write given up");
+                            return WriteOutcome::Failed;
+                        }
+                        Found::Unchanged => {}
+                    }
+                }
+            }
+            let delay = error.retry_after().unwrap_or_default().min(AGAIN.max).max(AGAIN.delay(failures));
+            failures = failures.saturating_add(1);
+            let stopping = tokio::time::timeout(delay, stop.cancelled()).await.is_ok();
+            if !lost {
+                if stopping {
+                    return WriteOutcome::Failed;
+                }
+                // Nothing is under way: if the object has moved on, this write is pointless.
+                if let Err(outcome) = self.still(run, &base) {
+                    return outcome;
+                }
+            } else if stopping {
+                tokio::time::sleep(AGAIN.min).await;
+            }
+        }
+    }
+
+    /// What this write is based on: the version the core saw, or what our own writes have made of it since.
+    fn base(&self, run: &RunRef) -> Result<Base, WriteOutcome> {
+        if let Some(own) = lock(&self.own).since(&run.key, &run.uid, &run.resource_version) {
+            return Ok(Base { version: own.version.clone(), conditions: own.conditions.clone() });
+        }
+        let stored = self.tools.runs.get(&store_key(&run.key)).ok_or(WriteOutcome::Gone)?;
+        if stored.uid != run.uid {
+            return Err(WriteOutcome::Gone);
+        }
+        // The store is never behind the core: another version is a newer one, and the write would be refused.
+        if stored.resource_version != run.resource_version {
+            return Err(WriteOutcome::Conflict);
+        }
+        Ok(Base { version: run.resource_version.clone(), conditions: stored.object.conditions.to_vec().into() })
+    }
+
+    fn still(&self, run: &RunRef, base: &Base) -> Result<(), WriteOutcome> {
+        match self.tools.runs.get(&store_key(&run.key)) {
+            Some(stored) if stored.uid == run.uid => {
+                let known = stored.resource_version == run.resource_version || stored.resource_version == base.version;
+                if known { Ok(()) } else { Err(WriteOutcome::Conflict) }
+            }
+            _ => Err(WriteOutcome::Gone),
+        }
+    }
+
+    /// Tells of a refusal: once per version of an object if that is what is wrong, else every time.
+    fn refused(&self, intent: &Intent, base: &Base, error: &CallError) {
+        let by_object = matches!(error, CallError::Refused { code: 400 | 422, .. });
+        if by_object && !lock(&self.refused).note(&intent.run.key, &base.version, Instant::now()) {
+            tracing::debug!(%error, "write refused again");
+            return;
+        }
+        tracing::warn!(%error, "write refused");
+        self.tools.announcer.not_written(&intent.run, &intent.what, error);
+    }
+
+    /// Reads until there is an answer.
+    async fn find(&self, api: &Api<Run>, run: &RunRef, base: &Base, what: &What) -> Found {
+        let mut failures = 0;
+        loop {
+            match get_json(api, &run.key.name).await {
+                Ok(object) => return found(&object, run, base, what),
+                Err(error) if error.is_not_found() => return Found::Gone,
+                Err(error) => {
+                    tracing::debug!(%error, failures, "can't read what became of a write");
+                    tokio::time::sleep(AGAIN.delay(failures)).await;
+                    failures = failures.saturating_add(1);
+                }
+            }
+        }
+    }
+}
+
+/// As JSON, so that an object our types can't read is no obstacle.
+async fn get_json(api: &Api<Run>, name: &str) -> Result<Value, CallError> {
+    let url = api.resource_url().to_owned();
+    let client = api.clone().into_client();
+    read(ReadRetry::default(), || async {
+        let request = Request::new(&url).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+        client.request::<Value>(request).await
+    })
+    .await
+}
+
+fn found(object: &Value, run: &RunRef, base: &Base, what: &What) -> Found {
+    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let version = text("/metadata/resourceVersion");
+    if text("/metadata/uid") != &*run.uid {
+        Found::Gone
+    } else if version == &*base.version {
+        Found::Unchanged
+    } else if object.get("status").is_some_and(|status| what.is_stored_in(status)) {
+        Found::Applied(version.into())
+    } else {
+        Found::Changed
+    }
+}
+
+enum Verdict {
+    Settled(WriteOutcome),
+    /// Without effect, and worth another try.
+    Again,
+    /// Unknown.
+    Read,
+}
+
+/// `lost`: an earlier answer to the same patch was lost.
+fn verdict(error: &CallError, lost: bool) -> Verdict {
+    if error.is_ambiguous() {
+        Verdict::Read
+    } else if error.is_conflict() {
+        if lost { Verdict::Read } else { Verdict::Settled(WriteOutcome::Conflict) }
+    } else if error.is_not_found() {
+        Verdict::Settled(WriteOutcome::Gone)
+    } else if error.retryable() {
+        Verdict::Again
+    } else {
+        if lost { Verdict::Read } else { Verdict::Settled(WriteOutcome::Failed) }
+    }
+}

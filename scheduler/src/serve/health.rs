@@ -1,0 +1,181 @@
+//! The endpoints for machines and people: /healthz /livez /readyz /metrics /debug/queue.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use berth_framework::core::Standing;
+use berth_framework::model::{Phase, PodObject};
+use berth_runtime::ObjectKey as StoreKey;
+use berth_runtime::events::Recorder;
+use berth_runtime::informer::{Informer, InformerStats};
+use berth_runtime::workqueue::WorkQueue;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::dispatch::Dispatcher;
+use super::metrics::Metrics;
+use super::objects::{SeenRun, SeenWorkspace, model_key};
+use super::owner::{Pulse, Question};
+
+/// The owner's loop turns every second; one that has not turned for that long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// Runs told by /debug/queue.
+const RUNS_MAX: usize = 500;
+
+/// What the endpoints look at.
+pub struct Views {
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// The owner's pulse.
+    pub pulse: Arc<Pulse>,
+    /// Cancelled when the process is asked to end.
+    pub shutdown: CancellationToken,
+    /// Runs.
+    pub runs: Informer<SeenRun>,
+    /// Runtime Pods.
+    pub pods: Informer<PodObject>,
+    /// Workspaces.
+    pub workspaces: Informer<SeenWorkspace>,
+    /// The binder's queue.
+    pub binder: WorkQueue<StoreKey>,
+    /// Events.
+    pub recorder: Recorder,
+    /// Writes.
+    pub dispatcher: Dispatcher,
+    /// The way to the owner.
+    pub questions: mpsc::Sender<Question>,
+}
+
+impl Views {
+    fn informers(&self) -> [(&'static str, InformerStats); 3] {
+        [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())]
+    }
+
+    fn alive(&self) -> Check {
+        Check { name: "owner", ok: self.pulse.silence() < STUCK_AFTER }
+    }
+}
+
+/// Serves until `stop`.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve(listener: TcpListener, views: Arc<Views>, stop: CancellationToken) -> Result<(), String> {
+    let router = Router::new()
+        .route("/healthz", get(livez))
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .route("/debug/queue", get(debug_queue))
+        .with_state(views);
+    tokio::select! {
+        served = axum::serve(listener, router) => served.map_err(|error| error.to_string()),
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+struct Check {
+    name: &'static str,
+    ok: bool,
+}
+
+/// As kube's: one line per check; 200 only if all are well.
+fn report(what: &str, checks: &[Check]) -> Response {
+    let mut text = String::new();
+    for check in checks {
+        let _ = if check.ok { writeln!(text, "[+]{} ok", check.name) } else { writeln!(text, "[-]{} failed", check.name) };
+    }
+    let ok = checks.iter().all(|check| check.ok);
+    let _ = writeln!(text, "{what} check {}", if ok { "passed" } else { "failed" });
+    (if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text).into_response()
+}
+
+async fn livez(State(views): State<Arc<Views>>) -> Response {
+    report("livez", &[views.alive()])
+}
+
+async fn readyz(State(views): State<Arc<Views>>) -> Response {
+    let mut checks: Vec<_> = views.informers().map(|(name, stats)| Check { name, ok: stats.synced }).into();
+    checks.push(Check { name: "placing", ok: *views.pulse.placing.borrow() });
+    checks.push(views.alive());
+    checks.push(Check { name: "shutdown", ok: !views.shutdown.is_cancelled() });
+    report("readyz", &checks)
+}
+
+async fn metrics(State(views): State<Arc<Views>>) -> Response {
+    for (name, stats) in views.informers() {
+        views.metrics.informer(name, &stats);
+    }
+    views.metrics.workqueue(views.binder.name(), &views.binder.stats());
+    let events = views.recorder.stats();
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
+    views.metrics.events(load(&events.written), load(&events.dropped), load(&events.failed));
+    match views.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct QueueView {
+    /// Runs that are not placed and have not ended.
+    pending: usize,
+    /// Writes under way or waiting: placements and ends, waiting messages.
+    writes: [usize; 2],
+    runs: Vec<RunView>,
+    /// There are more than are told here.
+    truncated: bool,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RunView {
+    namespace: Arc<str>,
+    name: Arc<str>,
+    standing: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<Arc<str>>,
+}
+
+/// The Pending Runs, oldest first, and what the core knows of each.
+async fn debug_queue(State(views): State<Arc<Views>>) -> Response {
+    let mut pending: Vec<_> = views.runs.list().into_iter().filter(|run| run.object.model.phase == Phase::Pending).collect();
+    pending.sort_by(|a, b| (a.object.model.created_s, &a.uid).cmp(&(b.object.model.created_s, &b.uid)));
+    let keys = pending.iter().take(RUNS_MAX).map(|run| model_key(&run.key)).collect();
+    let (answer, told) = oneshot::channel();
+    let told = match views.questions.try_send(Question { keys, answer }) {
+        Ok(()) => tokio::time::timeout(Duration::from_secs(5), told).await.ok().and_then(Result::ok),
+        Err(_) => None,
+    };
+    let Some(told) = told else { return (StatusCode::SERVICE_UNAVAILABLE, "the owner does not answer").into_response() };
+    let runs = told.into_iter().map(|run| {
+        let (reason, message) = run.waits.map(|shown| (shown.reason, shown.message)).unzip();
+        RunView { namespace: run.key.namespace, name: run.key.name, standing: word(run.standing), reason, message, pod: run.pod }
+    });
+    let (urgent, messages) = views.dispatcher.pending();
+    Json(QueueView { pending: pending.len(), writes: [urgent, messages], runs: runs.collect(), truncated: pending.len() > RUNS_MAX }).into_response()
+}
+
+fn word(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Active => "active",
+        Standing::Backoff => "backoff",
+        Standing::Waiting => "waiting",
+        Standing::Assumed => "assumed",
+        Standing::Terminating => "terminating",
+        Standing::Idle => "idle",
+    }
+}
