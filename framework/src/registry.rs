@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::{Deserialize as _, Serialize};
 use serde::de::DeserializeOwned;
 
 use crate::config::{
-    BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, DEFAULT_INITIAL_BACKOFF_S, DEFAULT_MAX_BACKOFF_S, DEFAULT_PROFILE, MAX_WEIGHT, PluginSet,
-    ProfileConfiguration,
+    BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, DEFAULT_BIND_WORKERS, DEFAULT_INITIAL_BACKOFF_S, DEFAULT_MAX_BACKOFF_S, DEFAULT_PROFILE,
+    DisabledPlugin, EnabledPlugin, MAX_BACKOFF_S, MAX_BIND_WORKERS, MAX_WEIGHT, PluginConfig, PluginSet, PluginsConfiguration, ProfileConfiguration,
 };
 use crate::plugin::Plugin;
 use crate::profile::{Points, Profile, Profiles, Shadow};
@@ -38,6 +39,7 @@ struct Registered {
     build: Build,
     schema: fn() -> schemars::Schema,
     defaults: fn() -> serde_json::Value,
+    complete: fn(&serde_json::Value) -> Result<serde_json::Value, String>,
     by_default: bool,
     order: usize,
 }
@@ -68,15 +70,13 @@ fn implements(plugin: &dyn Plugin, point: &str) -> bool {
 }
 
 fn set_of<'p>(profile: &'p ProfileConfiguration, point: &str) -> &'p PluginSet {
-    let plugins = &profile.plugins;
-    match point {
-        "multiPoint" => &plugins.multi_point,
-        "preFilter" => &plugins.pre_filter,
-        "filter" => &plugins.filter,
-        "score" => &plugins.score,
-        "reserve" => &plugins.reserve,
-        _ => &plugins.bind,
-    }
+    profile.plugins.set(point)
+}
+
+/// A profile's plugins, and those of each point with their weights.
+struct Parts {
+    plugins: Vec<(&'static str, Box<dyn Plugin>)>,
+    lists: BTreeMap<&'static str, Vec<(&'static str, i64)>>,
 }
 
 /// Collects everything that is wrong.
@@ -113,9 +113,13 @@ impl Registry {
             let args: P::Args = if args.is_null() { P::Args::default() } else { P::Args::deserialize(args).map_err(|e| e.to_string())? };
             Ok(Box::new(P::new(args)?))
         };
-        let schema = || schemars::schema_for!(P::Args);
+        let schema = || SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true).into_generator().into_root_schema_for::<P::Args>();
         let defaults = || serde_json::to_value(P::Args::default()).unwrap_or_default();
-        self.plugins.insert(P::NAME, Registered { build, schema, defaults, by_default, order });
+        let complete = |args: &serde_json::Value| {
+            let args: P::Args = if args.is_null() { P::Args::default() } else { P::Args::deserialize(args).map_err(|e| e.to_string())? };
+            serde_json::to_value(args).map_err(|e| e.to_string())
+        };
+        self.plugins.insert(P::NAME, Registered { build, schema, defaults, complete, by_default, order });
         self
     }
 
@@ -148,8 +152,8 @@ impl Registry {
     /// A plugin whose default args it refuses itself.
     pub fn default_profile(&self) -> Result<Profile, Vec<ConfigError>> {
         let mut errors = Errors::default();
-        let profile = self.build(&mut errors, "profiles[0]", DEFAULT_PROFILE, &ProfileConfiguration::default());
-        profile.filter(|_| errors.0.is_empty()).ok_or(errors.0)
+        let parts = self.parts(&mut errors, "profiles[0]", &ProfileConfiguration::default());
+        parts.map(|parts| assemble(DEFAULT_PROFILE, parts)).filter(|_| errors.0.is_empty()).ok_or(errors.0)
     }
 
     /// The default profile of a configuration: the one without `runtimes`.
@@ -172,11 +176,9 @@ impl Registry {
         if configuration.kind != CONFIG_KIND {
             errors.add("kind", format!("must be {CONFIG_KIND}, not {:?}", configuration.kind));
         }
-        let backoff = backoff_of(configuration, &mut errors);
-        if let Some(workers) = configuration.bind_workers
-            && !(1..=1024).contains(&workers)
-        {
-            errors.add("bindWorkers", format!("must be 1 to 1024, not {workers}"));
+        let backoff = check_numbers(configuration, &mut errors);
+        if let Some(Err(wrong)) = configuration.leader_election.as_ref().map(|election| election.read()) {
+            errors.0.extend(wrong);
         }
         let default = [ProfileConfiguration::default()];
         let configured: &[ProfileConfiguration] = if configuration.profiles.is_empty() { &default } else { &configuration.profiles };
@@ -186,7 +188,8 @@ impl Registry {
         for (i, profile) in configured.iter().enumerate() {
             let name = profile.scheduler_name.as_deref().unwrap_or(DEFAULT_PROFILE);
             let runtimes: Vec<Arc<str>> = profile.runtimes.iter().map(|runtime| Arc::from(runtime.as_str())).collect();
-            let Some(built) = self.build(&mut errors, &format!("profiles[{i}]"), name, profile).map(Arc::new) else { continue };
+            let Some(parts) = self.parts(&mut errors, &format!("profiles[{i}]"), profile) else { continue };
+            let built = Arc::new(assemble(name, parts));
             if profile.shadow {
                 shadows.push(Shadow { profile: built, runtimes });
             } else {
@@ -196,33 +199,91 @@ impl Registry {
         if errors.0.is_empty() { Ok(Profiles::new(active, shadows, backoff)) } else { Err(errors.0) }
     }
 
-    /// Builds one profile; what is wrong with it goes to `errors`.
-    fn build(&self, errors: &mut Errors, at: &str, name: &str, profile: &ProfileConfiguration) -> Option<Profile> {
+    /// The configuration that stands if this one is in force, defaults merged: every profile by name, with an explicit list of plugins
+    /// per point and full args. It is a valid configuration that means the same.
+    ///
+    /// # Errors
+    /// As [`Registry::profiles`].
+    pub fn effective(&self, configuration: &BerthConfiguration) -> Result<BerthConfiguration, Vec<ConfigError>> {
+        self.profiles(configuration)?;
+        let mut errors = Errors::default();
+        let default = [ProfileConfiguration::default()];
+        let configured: &[ProfileConfiguration] = if configuration.profiles.is_empty() { &default } else { &configuration.profiles };
+        let profiles = configured.iter().enumerate().filter_map(|(i, profile)| self.complete(&mut errors, &format!("profiles[{i}]"), profile)).collect();
+        let initial = configuration.run_initial_backoff_seconds.unwrap_or(DEFAULT_INITIAL_BACKOFF_S);
+        let effective = BerthConfiguration {
+            leader_election: Some(configuration.leader_election.clone().unwrap_or_default().complete()),
+            run_initial_backoff_seconds: Some(initial),
+            run_max_backoff_seconds: Some(configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S.max(initial))),
+            bind_workers: Some(configuration.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS)),
+            profiles,
+            ..configuration.clone()
+        };
+        if errors.0.is_empty() { Ok(effective) } else { Err(errors.0) }
+    }
+
+    fn complete(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) -> Option<ProfileConfiguration> {
+        let Parts { plugins, lists } = self.parts(errors, at, profile)?;
+        let set = |point: &str| {
+            let enabled = |&(name, weight): &(&str, i64)| EnabledPlugin { name: name.to_owned(), weight: (point == "score").then_some(weight) };
+            PluginSet { enabled: lists.get(point).into_iter().flatten().map(enabled).collect(), disabled: Vec::new() }
+        };
+        let of_profile = |(name, _): &(&'static str, _)| plugins.iter().any(|(used, _)| used == name);
+        let args = |(name, registered): (&'static str, &Registered)| {
+            let given = profile.plugin_config.iter().find(|config| config.name == name).map_or(&serde_json::Value::Null, |config| &config.args);
+            Some(PluginConfig { name: name.to_owned(), args: (registered.complete)(given).ok()? })
+        };
+        Some(ProfileConfiguration {
+            scheduler_name: Some(profile.scheduler_name.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned())),
+            runtimes: profile.runtimes.clone(),
+            shadow: profile.shadow,
+            plugins: PluginsConfiguration {
+                multi_point: PluginSet { enabled: Vec::new(), disabled: vec![DisabledPlugin { name: "*".to_owned() }] },
+                pre_filter: set("preFilter"),
+                filter: set("filter"),
+                score: set("score"),
+                reserve: set("reserve"),
+                bind: set("bind"),
+            },
+            plugin_config: self.in_order().into_iter().filter(of_profile).filter_map(args).collect(),
+        })
+    }
+
+    /// What one profile is made of; what is wrong with it goes to `errors`.
+    fn parts(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) -> Option<Parts> {
         let before = errors.0.len();
         self.check_sets(errors, at, profile);
         self.check_args(errors, at, profile);
         let mut plugins: Vec<(&'static str, Box<dyn Plugin>)> = Vec::new();
         for (name, registered) in self.in_order() {
-            let used = registered.by_default || std::iter::once("multiPoint").chain(POINTS).any(|point| set_of(profile, point).enabled.iter().any(|e| e.name == name));
-            if !used {
+            let enabled = std::iter::once("multiPoint").chain(POINTS).any(|point| set_of(profile, point).enabled.iter().any(|e| e.name == name));
+            let config = profile.plugin_config.iter().enumerate().find(|(_, c)| c.name == name);
+            // Args of a plugin that isn't used must be right all the same.
+            if !(registered.by_default || enabled || config.is_some()) {
                 continue;
             }
-            let config = profile.plugin_config.iter().enumerate().find(|(_, c)| c.name == name);
-            match (registered.build)(config.map_or(&serde_json::Value::Null, |(_, c)| &c.args)) {
-                Ok(plugin) => plugins.push((name, plugin)),
-                Err(message) => errors.add(format!("{at}.pluginConfig[{}].args", config.map_or(0, |(i, _)| i)), format!("{name}: {message}")),
+            let built = (registered.build)(config.map_or(&serde_json::Value::Null, |(_, c)| &c.args)).or_else(|message| {
+                match config {
+                    Some((i, config)) => errors.add(path_of_args(&format!("{at}.pluginConfig[{i}].args"), &config.args, &message), format!("{name}: {message}")),
+                    None => errors.add(format!("{at}: plugin {name}"), format!("refuses its own default args: {message}")),
+                }
+                // So that its points and weights are still checked.
+                (registered.build)(&serde_json::Value::Null)
+            });
+            if let Ok(plugin) = built
+                && (registered.by_default || enabled)
+            {
+                plugins.push((name, plugin));
             }
         }
         let is_default = |name: &str| self.plugins.get(name).is_some_and(|r| r.by_default);
         check_points(errors, at, profile, &plugins);
-        let mut lists: BTreeMap<&str, Vec<(&'static str, i64)>> = BTreeMap::new();
-        for point in POINTS {
-            lists.insert(point, merge(profile, point, &plugins, &is_default));
-        }
         if errors.0.len() > before {
             return None;
         }
-        Some(assemble(name, plugins, &lists))
+        let lists: BTreeMap<_, _> = POINTS.iter().map(|point| (*point, merge(profile, point, &plugins, &is_default))).collect();
+        plugins.retain(|(name, _)| lists.values().flatten().any(|(used, _)| used == name));
+        Some(Parts { plugins, lists })
     }
 
     fn in_order(&self) -> Vec<(&'static str, &Registered)> {
@@ -282,16 +343,28 @@ pub fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&
     scored.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, k)| k)
 }
 
-fn backoff_of(configuration: &BerthConfiguration, errors: &mut Errors) -> (u32, u32) {
+/// Back-offs and workers; answers the back-offs, seconds.
+fn check_numbers(configuration: &BerthConfiguration, errors: &mut Errors) -> (u32, u32) {
+    let mut bounded = |field: &str, value: Option<u32>, most: u32| {
+        if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+            errors.add(field, format!("must be 1 to {most}, not {value}"));
+        }
+    };
+    bounded("runInitialBackoffSeconds", configuration.run_initial_backoff_seconds, MAX_BACKOFF_S);
+    bounded("runMaxBackoffSeconds", configuration.run_max_backoff_seconds, MAX_BACKOFF_S);
+    bounded("bindWorkers", configuration.bind_workers, MAX_BIND_WORKERS);
     let initial = configuration.run_initial_backoff_seconds.unwrap_or(DEFAULT_INITIAL_BACKOFF_S);
     let max = configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S.max(initial));
-    if initial == 0 {
-        errors.add("runInitialBackoffSeconds", "must be at least 1");
-    }
-    if max < initial {
+    if max < initial && max > 0 {
         errors.add("runMaxBackoffSeconds", format!("must not be below runInitialBackoffSeconds ({initial}), is {max}"));
     }
     (initial, max)
+}
+
+/// The field that a plugin's refusal begins with, or its args as a whole.
+fn path_of_args(at: &str, args: &serde_json::Value, message: &str) -> String {
+    let word = message.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
+    if args.get(word).is_some() { format!("{at}.{word}") } else { at.to_owned() }
 }
 
 /// Unique names, one default, no runtime in two active profiles.
@@ -349,31 +422,30 @@ fn check_points(errors: &mut Errors, at: &str, profile: &ProfileConfiguration, p
 }
 
 /// The plugins of one point with their weights: the point's own set over multiPoint over the defaults; enabled over
-/// disabled; a default that is configured again keeps its place, others follow in order.
+/// disabled; a default that is configured again keeps its place unless it is disabled too, all others follow in order.
 fn merge(profile: &ProfileConfiguration, point: &str, plugins: &[(&'static str, Box<dyn Plugin>)], is_default: &dyn Fn(&str) -> bool) -> Vec<(&'static str, i64)> {
-    let (multi, own) = (&profile.plugins.multi_point, set_of(profile, point));
-    let enables = |set: &PluginSet, name: &str| set.enabled.iter().any(|e| e.name == name);
-    let disables = |set: &PluginSet, name: &str| set.disabled.iter().any(|d| d.name == name || d.name == "*");
-    let weight = |name: &str| {
-        let of = |set: &PluginSet| set.enabled.iter().find(|e| e.name == name).and_then(|e| e.weight);
-        of(own).or_else(|| of(multi)).unwrap_or(1)
-    };
-    let stays = |name: &str| enables(own, name) || (!disables(own, name) && (enables(multi, name) || !disables(multi, name)));
     let here: Vec<&'static str> = plugins.iter().filter(|(_, plugin)| implements(&**plugin, point)).map(|(name, _)| *name).collect();
-    let mut list: Vec<&'static str> = here.iter().copied().filter(|name| is_default(name) && stays(name)).collect();
-    for enabled in multi.enabled.iter().chain(&own.enabled) {
-        if let Some(name) = here.iter().copied().find(|name| *name == enabled.name)
-            && !list.contains(&name)
-            && stays(name)
-        {
-            list.push(name);
+    let over = |base: Vec<(&'static str, i64)>, set: &PluginSet| {
+        let disables = |name: &str| set.disabled.iter().any(|d| d.name == name || d.name == "*");
+        let own = |name: &str| set.enabled.iter().find(|e| e.name == name).map(|e| e.weight.unwrap_or(1));
+        let kept = base.into_iter().filter(|(name, _)| !disables(name)).map(|(name, weight)| (name, own(name).unwrap_or(weight)));
+        let mut list: Vec<(&'static str, i64)> = kept.collect();
+        for enabled in &set.enabled {
+            if let Some(name) = here.iter().copied().find(|name| *name == enabled.name)
+                && list.iter().all(|(known, _)| *known != name)
+            {
+                list.push((name, enabled.weight.unwrap_or(1)));
+            }
         }
-    }
-    list.into_iter().map(|name| (name, weight(name))).collect()
+        list
+    };
+    let defaults = here.iter().copied().filter(|name| is_default(name)).map(|name| (name, 1)).collect();
+    over(over(defaults, &profile.plugins.multi_point), set_of(profile, point))
 }
 
 /// Puts the plugins into the order of the filter point (the order in which Pods are charged) and indexes the points.
-fn assemble(name: &str, plugins: Vec<(&'static str, Box<dyn Plugin>)>, lists: &BTreeMap<&str, Vec<(&'static str, i64)>>) -> Profile {
+fn assemble(name: &str, parts: Parts) -> Profile {
+    let Parts { plugins, lists } = parts;
     let empty = Vec::new();
     let list = |point: &str| lists.get(point).unwrap_or(&empty);
     let mut order: Vec<&'static str> = list("filter").iter().map(|(name, _)| *name).collect();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use berth_framework::profile::Registry;
 use clap::{Parser, Subcommand};
 
-use crate::{crds, explain, serve, simulate};
+use crate::{config, crds, explain, serve, simulate};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -37,6 +37,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Tells why a Run of a live cluster waits, or why it is where it is
     Explain(explain::ExplainArgs),
+    /// Checks and shows configurations, prints their schema
+    Config(config::ConfigArgs),
     /// Prints the CustomResourceDefinitions of Run and PersistentWorkspace
     Crds(crds::CrdsArgs),
 }
@@ -77,6 +79,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
             .map_err(|error| (if error.is::<serve::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED }, error)),
         Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
         Command::Explain(args) => explain::run(&args, &registry, *out, *err).map_err(|error| (EXIT_USAGE, error)),
+        Command::Config(args) => config::run(&args, &registry, *input, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_USAGE, error)),
         Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
     };
     match result {

@@ -9,6 +9,7 @@
 //! ```
 
 pub mod cli;
+pub mod config;
 pub mod config_file;
 pub mod crds;
 mod explain;
