@@ -6,6 +6,7 @@
 //! | [`informer`] | one watch per kind; a shared store; relists turned into explicit deletes; ordered deltas |
 //! | [`workqueue`] | keyed, coalescing, with a backoff per key and delayed adds |
 //! | [`events`] | Kubernetes Events, aggregated and off the critical path |
+//! | [`lease`] | leader election on one Lease, and the fence that stands before every send of a leader |
 //! | [`shutdown`] | tasks in ordered groups |
 
 pub mod apiclient;
@@ -14,6 +15,7 @@ pub mod clock;
 pub mod events;
 pub mod informer;
 pub mod key;
+pub mod lease;
 pub mod shutdown;
 pub mod workqueue;
 
