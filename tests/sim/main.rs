@@ -6,4 +6,5 @@ mod check;
 mod history;
 mod random;
 mod search;
+mod simulate_cli;
 mod world;

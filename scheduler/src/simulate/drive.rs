@@ -170,8 +170,9 @@ impl Simulation {
         let index = self.runs.len();
         self.by_key.insert(run.object.key.clone(), index);
         if run.object.phase == Phase::Active {
-            let since_start = run.placed_wall_ms.map_or(0, |placed| placed.saturating_sub(self.start_wall_ms));
-            self.let_end(index, MONO_START_MS.saturating_add_signed(since_start));
+            // Long ago may be before the monotonic clock's start.
+            let ago_ms = run.placed_wall_ms.map_or(0, |placed| self.start_wall_ms.saturating_sub(placed));
+            self.let_end(index, MONO_START_MS, ago_ms);
         }
         self.core.handle(Input::Run(Delta::Applied(run.object.clone())), self.now);
         self.runs.push(run);
@@ -281,7 +282,7 @@ impl Simulation {
                     run.outcome = Outcome::Placed;
                 }
                 self.placed += 1;
-                self.let_end(index, self.now.mono_ms);
+                self.let_end(index, self.now.mono_ms, 0);
                 self.confirm(write, index);
             }
             Effect::SetWaiting { write, run, shown } => {
@@ -318,9 +319,11 @@ impl Simulation {
         self.core.handle(Input::Run(Delta::Applied(object)), self.now);
     }
 
-    fn let_end(&mut self, index: usize, placed_mono_ms: u64) {
+    /// Plans the end of a Run that at `mono_ms` has been on its Pod for `ago_ms` (below 0: will be).
+    fn let_end(&mut self, index: usize, mono_ms: u64, ago_ms: i64) {
         if let Some(duration) = self.settings.run_duration_ms {
-            self.ends.push(Reverse((placed_mono_ms.saturating_add(duration), index)));
+            let left = duration.saturating_add_signed(ago_ms.saturating_neg());
+            self.ends.push(Reverse((mono_ms.saturating_add(left), index)));
         }
     }
 

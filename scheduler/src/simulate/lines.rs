@@ -259,7 +259,7 @@ mod tests {
         let at = |line, column| Place { line, column };
         assert_eq!((lines.key("a"), lines.value("a")), (at(1, 1), at(1, 4)));
         assert_eq!((lines.key("b[0]"), lines.value("b[0].d")), (at(3, 5), at(4, 5)));
-        assert_eq!((lines.key("b[0].d.e"), lines.value("b[0].d.f")), (at(4, 15), at(4, 5)));
+        assert_eq!((lines.key("b[0].d.e"), lines.value("b[0].d.f")), (at(4, 9), at(4, 5)));
         assert_eq!(lines.twice(), [("b[0].d.e".to_owned(), at(4, 15)), ("b[0].c".to_owned(), at(5, 5)), ("b".to_owned(), at(6, 1))]);
     }
 

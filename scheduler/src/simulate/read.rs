@@ -195,6 +195,9 @@ fn without_place(message: &str) -> String {
     let first = message.lines().next().unwrap_or_default();
     let end = first.find(" at line ").unwrap_or(first.len());
     let text = first[..end].trim();
+    if text.starts_with("budget breached") || text.contains("alias replay") {
+        return format!("more than one document may have, as a bomb of aliases does ({text})");
+    }
     if text.is_empty() { first.to_owned() } else { text.to_owned() }
 }
 
