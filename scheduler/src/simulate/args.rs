@@ -20,6 +20,9 @@ Examples:
   # A queue of work: every Run lasts half a minute, look at the first hour
   berth simulate -f examples/cohort --run-duration 30s --until 1h
 
+  # What other weights would change, to read and to look at
+  berth simulate -f examples/cohort --compare default weights.yaml --html compare.html
+
   # In a pipeline: fail unless everything fits
   berth simulate -f manifests/ --require-placed -o json > placement.json
 
@@ -31,6 +34,12 @@ pub struct SimulateArgs {
     /// BerthConfiguration: profile, plugins, args
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Simulates the same input under two BerthConfigurations (`default` = the built-in one) and shows where the placements differ
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["config", "explain", "require_placed"])]
+    pub compare: Option<Vec<PathBuf>>,
+    /// Writes a page to look at: Runs over Pods in time, loads, waiting causes; with --compare both sides
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,

@@ -12,19 +12,15 @@ use super::report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Repo
 use super::world::Refused;
 
 /// Puts together what is told, in input order.
-pub fn assemble(outcomes: Outcomes, workspaces: Vec<(usize, PersistentWorkspace)>, refused: Vec<Refused>, explained: Option<(&ObjectKey, Explained)>) -> Report {
-    let mut summary = Summary { cycles: outcomes.times.len(), decision: Decision::of(outcomes.times), ..Summary::default() };
+pub fn assemble(
+    outcomes: &Outcomes,
+    workspaces: Vec<(usize, PersistentWorkspace)>,
+    refused: Vec<Refused>,
+    explained: Option<(&ObjectKey, Explained)>,
+) -> Report {
+    let mut summary = summary_of(outcomes);
     let explain = explained.map(|(key, explained)| explain_report(key, explained));
-    let mut runs: Vec<(usize, RunReport)> = Vec::new();
-    for run in outcomes.runs {
-        match run.outcome {
-            Outcome::Placed => summary.placed += 1,
-            Outcome::Failed => summary.failed += 1,
-            Outcome::Cancelled => summary.cancelled += 1,
-            Outcome::Untouched => summary.pending += usize::from(run.object.phase == Phase::Pending),
-        }
-        runs.push((run.order, run_report(run)));
-    }
+    let mut runs: Vec<(usize, RunReport)> = outcomes.runs.iter().map(|run| (run.order, run_report(run))).collect();
     let mut spaces: Vec<(usize, WorkspaceReport)> = workspaces.into_iter().map(|(order, workspace)| (order, workspace_report(&workspace))).collect();
     for Refused { kind, key, message, order } in refused {
         if kind == KIND_RUN {
@@ -40,14 +36,29 @@ pub fn assemble(outcomes: Outcomes, workspaces: Vec<(usize, PersistentWorkspace)
     Report { runs, workspaces: spaces.into_iter().map(|(_, workspace)| workspace).collect(), summary, explain }
 }
 
-fn run_report(run: SimulatedRun) -> RunReport {
+/// Numbers of the whole simulation, without what the API refuses.
+pub fn summary_of(outcomes: &Outcomes) -> Summary {
+    let mut summary = Summary { cycles: outcomes.times.len(), decision: Decision::of(outcomes.times.clone()), ..Summary::default() };
+    for run in &outcomes.runs {
+        match run.outcome {
+            Outcome::Placed => summary.placed += 1,
+            Outcome::Failed => summary.failed += 1,
+            Outcome::Cancelled => summary.cancelled += 1,
+            Outcome::Untouched => summary.pending += usize::from(run.object.phase == Phase::Pending),
+        }
+    }
+    summary
+}
+
+/// One Run at the end.
+pub fn run_report(run: &SimulatedRun) -> RunReport {
     RunReport {
         namespace: run.object.key.namespace.clone(),
         name: run.object.key.name.clone(),
-        phase: run.phase,
+        phase: run.phase.clone(),
         assigned_pod: run.object.assigned_pod.clone(),
-        reason: run.reason,
-        message: run.message,
+        reason: run.reason.clone(),
+        message: run.message.clone(),
         attempts: run.attempts,
         rejections: run.rejections.iter().map(|row| RejectionReport { plugin: row.plugin, reason: row.rejection.reason.code, pods: row.pods }).collect(),
         scores: run.ranked.iter().map(ScoreReport::from).collect(),
@@ -98,11 +109,7 @@ fn explain_report(key: &ObjectKey, explained: Explained) -> ExplainReport {
     let pods = explanation.pods.into_iter().map(|pod| ExplainedPod {
         fits: pod.fits,
         chosen: chosen.as_ref() == Some(&pod.pod),
-        verdicts: pod
-            .verdicts
-            .into_iter()
-            .map(VerdictReport::from)
-            .collect(),
+        verdicts: pod.verdicts.into_iter().map(VerdictReport::from).collect(),
         score: ranked.iter().find(|ranked| ranked.pod == pod.pod).map(ScoreReport::from),
         pod: pod.pod,
     });

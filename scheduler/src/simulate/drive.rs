@@ -18,6 +18,8 @@ use berth_framework::profile::Profiles;
 use berth_framework::{Charge, Ranked};
 use rustc_hash::FxHashMap;
 
+use super::history::{Cause, History, Moment};
+
 /// The monotonic clock starts here.
 const MONO_START_MS: u64 = 1_000;
 /// Fresh Pods beat when the clock has moved this far; far below the 15 s after which they would be stale.
@@ -106,6 +108,7 @@ pub struct Simulation {
     /// Stop at this attempt and explain this Run, whose attempt it is.
     stop_at: Option<(usize, ObjectKey)>,
     explained: Option<Explained>,
+    history: Option<History>,
 }
 
 /// What came out.
@@ -119,6 +122,8 @@ pub struct Outcomes {
     pub elapsed_ms: u64,
     /// Runs that only the alarm found: a lost wake-up, a bug.
     pub placed_after_flush: u64,
+    /// What happened when, if it was recorded.
+    pub history: Option<History>,
 }
 
 /// The present at the clock's start.
@@ -147,7 +152,13 @@ impl Simulation {
             placed: 0,
             stop_at: None,
             explained: None,
+            history: None,
         }
+    }
+
+    /// Records what happens when; before anything is added.
+    pub fn record(&mut self) {
+        self.history = Some(History::default());
     }
 
     /// Adds a Pod. One that is fresh goes on beating.
@@ -173,6 +184,9 @@ impl Simulation {
             // Long ago may be before the monotonic clock's start.
             let ago_ms = run.placed_wall_ms.map_or(0, |placed| self.start_wall_ms.saturating_sub(placed));
             self.let_end(index, MONO_START_MS, ago_ms);
+        }
+        if let Some(history) = &mut self.history {
+            history.add(run.object.phase == Phase::Pending && !run.object.deleting, run.object.phase == Phase::Active);
         }
         self.core.handle(Input::Run(Delta::Applied(run.object.clone())), self.now);
         self.runs.push(run);
@@ -212,6 +226,7 @@ impl Simulation {
     /// Everything that can happen now; `true` if something was placed, ended or told.
     fn settle(&mut self, progress: &mut dyn FnMut(usize)) -> bool {
         let mut moved = self.end_due_runs();
+        self.sample();
         loop {
             let attempt = self.step();
             let effects = self.core.drain_effects();
@@ -231,6 +246,7 @@ impl Simulation {
                 moved = true;
                 self.perform(effect);
             }
+            self.sample();
         }
     }
 
@@ -249,8 +265,12 @@ impl Simulation {
     }
 
     fn note(&mut self, attempt: Attempt) {
-        let Some(run) = self.by_key.get(&attempt.key).and_then(|index| self.runs.get_mut(*index)) else { return };
+        let Some(&index) = self.by_key.get(&attempt.key) else { return };
+        let Some(run) = self.runs.get_mut(index) else { return };
         run.attempts = attempt.attempts;
+        if let (Some(history), Some(cause)) = (&mut self.history, Cause::after(&attempt.result)) {
+            history.waits(index, cause);
+        }
         match attempt.result {
             AttemptResult::Placed { ranked, .. } => {
                 run.ranked = ranked;
@@ -282,6 +302,7 @@ impl Simulation {
                     run.outcome = Outcome::Placed;
                 }
                 self.placed += 1;
+                self.tell_history(|history, now| history.placed(index, now));
                 self.let_end(index, self.now.mono_ms, 0);
                 self.confirm(write, index);
             }
@@ -296,6 +317,7 @@ impl Simulation {
                     run.outcome = if phase == "Cancelled" { Outcome::Cancelled } else { Outcome::Failed };
                     (run.phase, run.reason, run.message) = (phase.into(), reason.into(), message);
                 }
+                self.tell_history(|history, now| history.ended(index, now));
                 self.confirm(write, index);
             }
         }
@@ -344,8 +366,20 @@ impl Simulation {
                 self.core.handle(Input::Run(Delta::Applied(run.object.clone())), self.now);
                 ended = true;
             }
+            self.tell_history(|history, now| history.ended(index, now));
         }
         ended
+    }
+
+    fn tell_history(&mut self, tell: impl FnOnce(&mut History, Moment)) {
+        let now = Moment { ms: self.now.mono_ms - MONO_START_MS, step: self.times.len() as u64 };
+        if let Some(history) = &mut self.history {
+            tell(history, now);
+        }
+    }
+
+    fn sample(&mut self) {
+        self.tell_history(History::sample);
     }
 
     fn next_moment(&self) -> Option<u64> {
@@ -385,6 +419,7 @@ impl Simulation {
             placed_after_flush: self.core.stats().placed_after_flush,
             runs: self.runs,
             times: self.times,
+            history: self.history,
         }
     }
 }

@@ -2,13 +2,18 @@
 //!
 //! ```text
 //! files ─► read ─► world (checked, decoded, completed) ─► binder ─► drive (the core) ─► report ─► table | JSON
+//!                                                    twice with --compare ─► compare
+//!                                                    with --html ─► history ─► page
 //! ```
 
 mod args;
 mod assemble;
 mod binder;
+mod compare;
 mod drive;
+mod history;
 pub(crate) mod lines;
+mod page;
 mod read;
 mod report;
 mod table;
@@ -25,18 +30,19 @@ use berth_api::runtime_ready::Verdict;
 use berth_api::{Run, conditions};
 use berth_framework::from_api;
 use berth_framework::model::{Now, ObjectKey};
-use berth_framework::profile::Registry;
+use berth_framework::profile::{Profiles, Registry};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Serialize;
 
 pub use args::{Output, RunName, SimulateArgs};
+use compare::{Comparison, Configuration, Side};
 use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
 pub(crate) use table::print_explanation as print_pods;
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
 use world::World;
 
 use crate::cli::{EXIT_FAILED, EXIT_OK};
-use crate::config_file;
 
 /// From so many objects on, stderr tells how far it is.
 const BIG: usize = 2_000;
@@ -46,7 +52,7 @@ const BIG: usize = 2_000;
 /// # Errors
 /// Input or configuration that can't be read, or `--explain` of a Run that isn't there.
 pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
-    let profiles = config_file::load(args.config.as_deref(), registry)?;
+    let configurations = compare::configurations(args, registry)?;
     let mut world = World::new(Timestamp::now());
     for path in read::files(&args.filenames)? {
         let (file, text) = read::text(&path, stdin)?;
@@ -65,39 +71,68 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
         writeln!(err, "warning: and {} more", world.more_warnings)?;
     }
     let settings = Settings { run_duration_ms: args.run_duration.map(millis), until_ms: args.until.map(millis) };
-    bind_workspaces(&mut world, first_moment(start.as_millisecond()));
-    tell_oddities(&world, first_moment(start.as_millisecond()), err)?;
+    let now = first_moment(start.as_millisecond());
+    bind_workspaces(&mut world, now);
+    tell_oddities(&world, now, err)?;
     let version = version_above(&world);
-    let simulation = || {
+    let simulation = |profiles: &Profiles| {
         let mut simulation = Simulation::new(profiles.clone(), settings, start.as_millisecond(), version);
+        if args.compare.is_some() || args.html.is_some() {
+            simulation.record();
+        }
         fill(&mut simulation, &world);
         simulation
     };
-    let mut progress = Progress::new(world.len(), world.runs.len(), err);
-    let (outcomes, mut explained) = simulation().run(explain.as_ref(), &mut |placed| progress.tell(placed));
-    progress.end();
-    if let Some(key) = &explain
-        && let Some(cycle) = outcomes.runs.iter().find(|run| run.object.key == *key).and_then(|run| run.placed_after)
-    {
-        explained = simulation().explain_before(cycle, key);
+    let mut sides = Vec::new();
+    let mut explained = None;
+    for Configuration { label, profiles } in configurations {
+        let mut progress = Progress::new(world.len(), world.runs.len(), err);
+        let outcomes;
+        (outcomes, explained) = simulation(&profiles).run(explain.as_ref(), &mut |placed| progress.tell(placed));
+        progress.end();
+        if outcomes.placed_after_flush > 0 {
+            writeln!(err, "warning: {} Runs were placed by the alarm only, so a wake-up was lost; please report this", outcomes.placed_after_flush)?;
+        }
+        sides.push(Side::new(label, profiles, settings.run_duration_ms.is_some(), outcomes));
     }
-    if outcomes.placed_after_flush > 0 {
-        writeln!(err, "warning: {} Runs were placed by the alarm only, so a wake-up was lost; please report this", outcomes.placed_after_flush)?;
+    if let Some(path) = &args.html {
+        page::write(path, &page::Input { sides: &sides, world: &world, settings, start, why: &why }, err)?;
     }
-    let elapsed = Duration::from_millis(outcomes.elapsed_ms);
-    let workspaces = std::mem::take(&mut world.workspaces).into_iter().map(|workspace| (workspace.order, workspace.object)).collect();
-    let report = assemble::assemble(outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
+    match sides.as_slice() {
+        [a, b] => print_comparison(args, a, b, &world, now, out),
+        [side, ..] => {
+            if let Some(key) = &explain
+                && let Some(cycle) = side.outcomes.runs.iter().find(|run| run.object.key == *key).and_then(|run| run.placed_after)
+            {
+                explained = simulation(&side.profiles).explain_before(cycle, key);
+            }
+            let workspaces = std::mem::take(&mut world.workspaces).into_iter().map(|workspace| (workspace.order, workspace.object)).collect();
+            let report = assemble::assemble(&side.outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
+            let weights = side.profiles.of("").score_weights().collect();
+            let elapsed = Duration::from_millis(side.outcomes.elapsed_ms);
+            match args.output {
+                Output::Json => print_json(&report, out)?,
+                Output::Table => table::print(&report, &table::Notes { weights, left_alone: &world.left_alone, start, why: &why, elapsed }, out)?,
+            }
+            Ok(if args.require_placed && report.summary.pending > 0 { EXIT_FAILED } else { EXIT_OK })
+        }
+        [] => Ok(EXIT_OK),
+    }
+}
+
+fn print_comparison(args: &SimulateArgs, a: &Side, b: &Side, world: &World, now: Now, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let refused = world.refused.iter().filter(|refused| refused.kind == KIND_RUN).count();
+    let comparison = Comparison::of(a, b, &compare::pods(world, now), refused);
     match args.output {
-        Output::Json => {
-            serde_json::to_writer_pretty(&mut *out, &report).map_err(std::io::Error::from)?;
-            writeln!(out)?;
-        }
-        Output::Table => {
-            let weights = profiles.of("").score_weights().collect();
-            table::print(&report, &table::Notes { weights, left_alone: &world.left_alone, start, why: &why, elapsed }, out)?;
-        }
+        Output::Json => print_json(&comparison, out)?,
+        Output::Table => compare::print(&comparison, &a.profiles, &b.profiles, out)?,
     }
-    Ok(if args.require_placed && report.summary.pending > 0 { EXIT_FAILED } else { EXIT_OK })
+    Ok(EXIT_OK)
+}
+
+fn print_json(report: &impl Serialize, out: &mut dyn Write) -> std::io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, report).map_err(std::io::Error::from)?;
+    writeln!(out)
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -56,7 +56,8 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
     summary(report, notes, out)
 }
 
-fn pod_or_reason(run: &RunReport) -> String {
+/// Where a Run is, or why it is nowhere.
+pub fn pod_or_reason(run: &RunReport) -> String {
     let why = match (&*run.reason, &*run.message) {
         ("", message) => message.to_owned(),
         (reason, "") => reason.to_owned(),
@@ -72,7 +73,7 @@ fn pod_or_reason(run: &RunReport) -> String {
 }
 
 /// `150 = RunAffinity 100 + Capacity 50`, weights shown where they aren't 1.
-fn score_text(score: &ScoreReport, weights: &[(&'static str, i64)]) -> String {
+pub fn score_text(score: &ScoreReport, weights: &[(&'static str, i64)]) -> String {
     let parts: Vec<String> = score
         .by_plugin
         .iter()
@@ -149,13 +150,18 @@ fn summary(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
-fn table(header: &[&str]) -> Table {
+/// An empty table.
+pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header.to_vec());
     table
 }
 
-fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
+/// Prints a table.
+///
+/// # Errors
+/// What can't be written.
+pub fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
     for line in table.lines() {
         writeln!(out, "{}", line.trim_end())?;
     }
