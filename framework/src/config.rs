@@ -175,7 +175,10 @@ impl LeaderElectionConfiguration {
         if let (Some(renew), Some(retry)) = (renew, retry)
             && renew.as_secs_f64() <= retry.as_secs_f64() * RETRY_JITTER
         {
-            wrong("renewDeadline", format!("must be longer than {RETRY_JITTER} times retryPeriod ({retry:?}), not {renew:?}: there must be time for a renewal"));
+            wrong(
+                "renewDeadline",
+                format!("must be longer than {RETRY_JITTER} times retryPeriod ({retry:?}), not {renew:?}: there must be time for a renewal"),
+            );
         }
         let is_name = |name: &str, max: usize, dots: bool| {
             let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || (dots && byte == b'.');

@@ -28,9 +28,11 @@ pub fn message(diagnosis: &Diagnosis, runtime: &str, stuck: Option<&str>) -> Str
     if diagnosis.pods == 0 {
         let _ = write!(text, "{separator}no Pod has label runtime={runtime}");
         separator = ", ";
-        if let Some((_, rejection)) = &diagnosis.refused {
-            let _ = write!(text, "{separator}{rejection}");
-        }
+    }
+    // Where every Pod is charged for something else first (or there is none), what refused the Run is told all the same.
+    if let Some((_, rejection)) = diagnosis.refused.as_ref().filter(|(_, refusal)| diagnosis.rejections.iter().all(|charge| charge.rejection != *refusal)) {
+        let _ = write!(text, "{separator}{rejection}");
+        separator = ", ";
     }
     for charge in &diagnosis.rejections {
         let row = format!("{separator}{} {}", charge.pods, charge.rejection);

@@ -5,20 +5,15 @@ use std::sync::{Arc, OnceLock};
 
 use berth_api::constants::{
     ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, DEFAULT_RUNS_CAPACITY, LABEL_RUNTIME, MESSAGE_BYTES_MAX, POD_CONDITION_RUNTIMED_READY,
-    RESOURCE_RUNS, TOPOLOGY_RUNTIME_POD, run_condition,
+    RESOURCE_RUNS, run_condition,
 };
-use berth_api::run::RunAffinityTerm;
+use berth_api::run::{InvalidTerm, RetryPolicy, RunAffinityTerm};
 use berth_api::selector::CompiledSelector;
-use berth_api::{PersistentWorkspace, Run, conditions, duration, persistent_workspace, quantity, run};
+use berth_api::{PersistentWorkspace, Run, conditions, persistent_workspace, quantity, run};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::model::{Affinity, InvalidReason, InvalidRun, Labels, ObjectKey, Phase, PodObject, Requests, RunObject, Shown, WorkspaceObject, WorkspacePhase};
-
-/// The longest back-off between attempts of one Run, milliseconds (reference kruntimes §3.9).
-const RETRY_BACKOFF_MAX_MS: i64 = 60_000;
-/// The back-off of a Run that names none, milliseconds (reference kruntimes §1.1).
-const RETRY_BACKOFF_DEFAULT_MS: i64 = 1_000;
 
 fn key_of(meta: &ObjectMeta) -> ObjectKey {
     ObjectKey::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
@@ -91,17 +86,9 @@ fn shown_by(status: &run::RunStatus) -> Option<Shown> {
     (condition.status == "False" && condition.message == message).then(|| Shown { reason: Arc::from(condition.reason.as_str()), message: Arc::from(message) })
 }
 
-/// Requests of a Run (reference kruntimes §4).
-///
-/// # Errors
-/// The neighbour's message, naming the resource.
 fn requests_of(run: &Run) -> Result<Requests, String> {
-    let mut entries = Vec::new();
-    for (name, value) in run.spec.resources.iter().flat_map(|r| &r.requests) {
-        let amount = quantity::non_negative_integer(value).map_err(|_| format!("resource request {name:?} must be a non-negative integer"))?;
-        entries.push((Arc::from(name.as_str()), amount));
-    }
-    Ok(Requests::new(entries))
+    let requests = run.spec.requests().map_err(|error| error.to_string())?;
+    Ok(Requests::new(requests.into_iter().map(|(name, amount)| (Arc::from(name), amount))))
 }
 
 fn bad_workspace(run: &Run) -> Option<String> {
@@ -147,10 +134,10 @@ fn affinity_of(run: &Run) -> Result<Affinity, String> {
 }
 
 fn term_of(path: &str, term: &RunAffinityTerm) -> Result<CompiledSelector, String> {
-    if term.topology_key != TOPOLOGY_RUNTIME_POD {
-        return Err(format!("{path}.topologyKey: must be {TOPOLOGY_RUNTIME_POD}, not {:?}", term.topology_key));
-    }
-    CompiledSelector::compile(&term.label_selector).map_err(|e| format!("{path}.labelSelector: {e}"))
+    term.compile().map_err(|error| match error {
+        InvalidTerm::TopologyKey(_) => format!("{path}.topologyKey: {error}"),
+        InvalidTerm::Selector(_) => format!("{path}.labelSelector: {error}"),
+    })
 }
 
 /// When a retried Run may be tried again: the end of attempt n−1 plus `backoff · 2^(n−2)`, at most 60 s
@@ -159,11 +146,10 @@ fn retry_not_before(run: &Run) -> Option<i64> {
     let status = run.status.as_ref()?;
     let attempt = status.attempt.filter(|n| *n > 1)?;
     let running = conditions::find(&status.conditions, run_condition::RUNNING).filter(|c| c.status == "False")?;
-    let policy = run.spec.retry_policy.as_ref();
-    let configured = policy.and_then(|p| p.backoff.as_deref()).and_then(|text| duration::parse_go_nanos(text).ok()).map_or(0, |nanos| nanos / 1_000_000);
-    let first = if configured > 0 { configured } else { RETRY_BACKOFF_DEFAULT_MS };
-    let doublings = u32::try_from(attempt - 2).unwrap_or(0).min(16);
-    let backoff = first.saturating_mul(1 << doublings).min(RETRY_BACKOFF_MAX_MS);
+    let policy = run.spec.retry_policy.clone().unwrap_or_default();
+    // A backoff that can't be read must not hold the Run for ever: it is as if none were given.
+    let pause = policy.pause_before(attempt).or_else(|_| RetryPolicy::default().pause_before(attempt)).unwrap_or_default();
+    let backoff = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
     Some(running.last_transition_time.0.as_millisecond().saturating_add(backoff))
 }
 

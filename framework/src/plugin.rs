@@ -186,6 +186,11 @@ pub struct Narrow {
 pub trait PreFilter {
     /// What of the Run matters to this plugin, and for which Pods.
     fn pre_filter(&self, run: RunView<'_>, snapshot: Snapshot<'_>) -> Prepared;
+    /// What of the Run alone decides what this plugin will ever say of it: of waiting Runs with equal keys only the oldest is
+    /// tried. `None`, the default, is always right: every Run is tried for itself, at the cost of one look per Run and event.
+    fn class_key(&self, _run: RunView<'_>) -> Option<Vec<u64>> {
+        None
+    }
 }
 
 /// Says whether one Pod can take the Run.

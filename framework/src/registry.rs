@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::{Deserialize as _, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 
 use crate::config::{
     BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, DEFAULT_BIND_WORKERS, DEFAULT_INITIAL_BACKOFF_S, DEFAULT_MAX_BACKOFF_S, DEFAULT_PROFILE,
@@ -142,7 +142,8 @@ impl Registry {
         if let Some((&known, _)) = self.plugins.get_key_value(name) {
             return Ok(known);
         }
-        let hint = nearest(name, self.names()).map_or_else(|| format!("known are {}", self.names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean {near}?"));
+        let hint = nearest(name, self.names())
+            .map_or_else(|| format!("known are {}", self.names().collect::<Vec<_>>().join(", ")), |near| format!("did you mean {near}?"));
         Err(format!("unknown plugin {name:?}; {hint}"))
     }
 
@@ -264,7 +265,9 @@ impl Registry {
             }
             let built = (registered.build)(config.map_or(&serde_json::Value::Null, |(_, c)| &c.args)).or_else(|message| {
                 match config {
-                    Some((i, config)) => errors.add(path_of_args(&format!("{at}.pluginConfig[{i}].args"), &config.args, &message), format!("{name}: {message}")),
+                    Some((i, config)) => {
+                        errors.add(path_of_args(&format!("{at}.pluginConfig[{i}].args"), &config.args, &message), format!("{name}: {message}"))
+                    }
                     None => errors.add(format!("{at}: plugin {name}"), format!("refuses its own default args: {message}")),
                 }
                 // So that its points and weights are still checked.
@@ -300,7 +303,9 @@ impl Registry {
                 let path = format!("{at}.plugins.{point}.enabled[{i}]");
                 match self.known(&plugin.name) {
                     Err(message) => errors.add(format!("{path}.name"), message),
-                    Ok(_) if set.enabled[..i].iter().any(|other| other.name == plugin.name) => errors.add(format!("{path}.name"), format!("{} is listed twice", plugin.name)),
+                    Ok(_) if set.enabled[..i].iter().any(|other| other.name == plugin.name) => {
+                        errors.add(format!("{path}.name"), format!("{} is listed twice", plugin.name))
+                    }
                     Ok(_) => {}
                 }
                 if let Some(weight) = plugin.weight {
@@ -393,7 +398,9 @@ fn check_names(profiles: &[ProfileConfiguration], errors: &mut Errors) {
         if profile.runtimes.is_empty() && !profile.shadow {
             match default {
                 None => default = Some(i),
-                Some(first) => errors.add(path("runtimes"), format!("profiles[{first}] already serves every runtime that no profile names; name this one's runtimes")),
+                Some(first) => {
+                    errors.add(path("runtimes"), format!("profiles[{first}] already serves every runtime that no profile names; name this one's runtimes"))
+                }
             }
         }
     }
@@ -423,7 +430,12 @@ fn check_points(errors: &mut Errors, at: &str, profile: &ProfileConfiguration, p
 
 /// The plugins of one point with their weights: the point's own set over multiPoint over the defaults; enabled over
 /// disabled; a default that is configured again keeps its place unless it is disabled too, all others follow in order.
-fn merge(profile: &ProfileConfiguration, point: &str, plugins: &[(&'static str, Box<dyn Plugin>)], is_default: &dyn Fn(&str) -> bool) -> Vec<(&'static str, i64)> {
+fn merge(
+    profile: &ProfileConfiguration,
+    point: &str,
+    plugins: &[(&'static str, Box<dyn Plugin>)],
+    is_default: &dyn Fn(&str) -> bool,
+) -> Vec<(&'static str, i64)> {
     let here: Vec<&'static str> = plugins.iter().filter(|(_, plugin)| implements(&**plugin, point)).map(|(name, _)| *name).collect();
     let over = |base: Vec<(&'static str, i64)>, set: &PluginSet| {
         let disables = |name: &str| set.disabled.iter().any(|d| d.name == name || d.name == "*");

@@ -38,10 +38,12 @@ struct ClassKey {
     required: Vec<(TermId, bool)>,
     anti: Vec<TermId>,
     against: Vec<TermId>,
+    /// What plugins that the host knows nothing of make of the Run.
+    others: Vec<u64>,
 }
 
 impl ClassKey {
-    fn of(cache: &Cache, run: &RunEntry) -> Self {
+    fn of(cache: &Cache, profile: &Profile, id: RunId, run: &RunEntry) -> Self {
         let view = RunView { cache, entry: run };
         Self {
             domain: run.domain,
@@ -50,8 +52,30 @@ impl ClassKey {
             required: view.required().iter().map(|t| (*t, view.matches(*t))).collect(),
             anti: view.required_anti().to_vec(),
             against: view.anti_terms_against().collect(),
+            others: others_of(profile, id, view),
         }
     }
+}
+
+/// Keys of the plugins' own; a plugin that has none makes the Run a class of its own, as its id tells.
+fn others_of(profile: &Profile, id: RunId, run: RunView<'_>) -> Vec<u64> {
+    let mut others = Vec::new();
+    for slot in &profile.plugins {
+        let Some(plugin) = slot.plugin.as_pre_filter().filter(|_| slot.pre_filters || slot.filters) else {
+            if slot.plugin.volatile() {
+                others.push(u64::from(id.0));
+            }
+            continue;
+        };
+        match plugin.class_key(run).filter(|_| !slot.plugin.volatile()) {
+            Some(key) => {
+                others.push(key.len() as u64);
+                others.extend(key);
+            }
+            None => others.push(u64::from(id.0)),
+        }
+    }
+    others
 }
 
 #[derive(Debug)]
@@ -151,8 +175,8 @@ impl Waiting {
     }
 
     /// Files a Run that was just rejected.
-    pub fn insert(&mut self, cache: &Cache, run: RunId, entry: &RunEntry, scope: Scope, wanted: u32) {
-        let key = ClassKey::of(cache, entry);
+    pub fn insert(&mut self, cache: &Cache, profile: &Profile, run: RunId, entry: &RunEntry, scope: Scope, wanted: u32) {
+        let key = ClassKey::of(cache, profile, run, entry);
         let id = if let Some(&id) = self.by_key.get(&key) {
             self.unsubscribe(id);
             id
@@ -191,13 +215,14 @@ impl Waiting {
     }
 
     /// A term became somebody's anti-affinity: Runs it matches move to classes of their own.
-    pub fn reclassify(&mut self, cache: &Cache, term: TermId) {
+    pub fn reclassify(&mut self, cache: &Cache, profiles: &Profiles, term: TermId) {
         let runs: Vec<RunId> = cache.affinity.sets_of(term).filter_map(|set| self.by_labels.get(&set)).flatten().copied().collect();
         for run in runs {
             self.touched += 1;
             let Some(entry) = cache.run(run) else { continue };
             let Some((&old, class)) = self.by_run.get(&run).and_then(|id| Some((id, self.classes.get(id)?))) else { continue };
-            let key = ClassKey::of(cache, entry);
+            let profile = profiles.of(&entry.object.runtime);
+            let key = ClassKey::of(cache, profile, run, entry);
             if class.key == key {
                 continue;
             }
@@ -205,7 +230,7 @@ impl Waiting {
             let target = self.by_key.get(&key).and_then(|id| self.classes.get(id));
             let (scope, wanted) = target.map_or((scope.clone(), wanted), |t| (join(&scope, &t.scope), wanted | t.wanted));
             self.remove(run, entry);
-            self.insert(cache, run, entry, scope, wanted);
+            self.insert(cache, profile, run, entry, scope, wanted);
             self.carry_kicks(old, run);
         }
     }

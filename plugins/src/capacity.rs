@@ -74,6 +74,10 @@ impl Plugin for Capacity {
 }
 
 impl PreFilter for Capacity {
+    /// Requests, workspace, terms and labels are what the host tells Runs apart by itself.
+    fn class_key(&self, _run: RunView<'_>) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
     fn pre_filter(&self, run: RunView<'_>, _snapshot: Snapshot<'_>) -> Prepared {
         Prepared { key: vec![run.requests_key()], ..Prepared::default() }
     }

@@ -106,6 +106,10 @@ enum Role {
 }
 
 impl PreFilter for RunAffinity {
+    /// Requests, workspace, terms and labels are what the host tells Runs apart by itself.
+    fn class_key(&self, _run: RunView<'_>) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
     fn pre_filter(&self, run: RunView<'_>, snapshot: Snapshot<'_>) -> Prepared {
         let mut prepared = Prepared::default();
         let mut base = Terms::default();

@@ -100,6 +100,10 @@ fn bound_pod<'w>(workspace: Option<&'w WorkspaceObject>, runtime: &str) -> Resul
 }
 
 impl PreFilter for WorkspaceFencing {
+    /// Requests, workspace, terms and labels are what the host tells Runs apart by itself.
+    fn class_key(&self, _run: RunView<'_>) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
     fn pre_filter(&self, run: RunView<'_>, snapshot: Snapshot<'_>) -> Prepared {
         let Some(name) = &run.object().workspace else { return Prepared::default() };
         let narrow = match bound_pod(snapshot.workspace(name), &run.object().runtime) {

@@ -64,13 +64,24 @@ impl Plugin for GpuModel {
     }
 }
 
+impl GpuModel {
+    fn model_key(&self, run: RunView<'_>) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        run.labels().get(&self.label).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
 impl PreFilter for GpuModel {
+    /// Runs that ask for one model are treated alike, however many wait.
+    fn class_key(&self, run: RunView<'_>) -> Option<Vec<u64>> {
+        Some(vec![self.model_key(run)])
+    }
+
     /// All that Filter and Score read of the Run is the model it asks for, so that is the key: Runs of one model share their verdicts.
     fn pre_filter(&self, run: RunView<'_>, _: Snapshot<'_>) -> Prepared {
         let wanted: Option<String> = run.labels().get(&self.label).cloned();
-        let mut hasher = DefaultHasher::new();
-        wanted.hash(&mut hasher);
-        Prepared { key: vec![hasher.finish()], base: State::new(wanted.clone()), exact: State::new(wanted), ..Prepared::default() }
+        Prepared { key: vec![self.model_key(run)], base: State::new(wanted.clone()), exact: State::new(wanted), ..Prepared::default() }
     }
 }
 

@@ -34,3 +34,28 @@ fn args_and_weights_come_from_the_profile() {
     assert_eq!(placements(Registry::builtin().with::<GpuModel>(), Some("other-label.config")), placements(Registry::builtin(), None));
     assert_eq!(placements(Registry::builtin().with_optional::<GpuModel>(), None), placements(Registry::builtin(), None));
 }
+
+/// An older Run that this plugin never lets anywhere must not keep younger ones, which it would let, from being tried.
+#[test]
+fn a_run_that_fits_nowhere_does_not_starve_the_ones_behind_it() {
+    let run_of = |name: &str, created: &str, gpu: &str| {
+        format!(
+            "{{apiVersion: kruntimes.io/v1alpha1, kind: Run, metadata: {{namespace: demo, name: {name}, creationTimestamp: '{created}', labels: {{example.com/gpu: {gpu}}}}}, spec: {{runtime: python, mode: {{task: {{}}}}}}}}"
+        )
+    };
+    let manifest = [
+        "{apiVersion: v1, kind: Pod, metadata: {namespace: demo, name: h, labels: {runtime: python, example.com/gpu: h100}, annotations: {kruntimes.io/capacity.runs: '1'}}}".to_owned(),
+        run_of("older", "2026-01-01T00:00:00Z", "a40"),
+        run_of("second", "2026-01-01T00:00:01Z", "h100"),
+        run_of("third", "2026-01-01T00:00:02Z", "h100"),
+    ]
+    .join("\n---\n");
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let args = ["berth", "simulate", "-f", "-", "-o", "json", "--run-duration", "30s"].map(Into::into);
+    let streams = &mut Streams { input: &mut manifest.as_bytes(), out: &mut out, err: &mut err };
+    assert_eq!(run(args, Registry::builtin().with::<GpuModel>(), streams), 0, "{}", String::from_utf8_lossy(&err));
+    let result: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    let phases: Vec<_> = result["runs"].as_array().unwrap().iter().map(|run| (run["name"].as_str().unwrap(), run["assignedPod"].as_str())).collect();
+    assert_eq!(phases, [("older", None), ("second", Some("h")), ("third", Some("h"))]);
+    assert!(!String::from_utf8_lossy(&err).contains("alarm"), "no wake-up was lost: {}", String::from_utf8_lossy(&err));
+}

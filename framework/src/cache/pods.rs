@@ -188,9 +188,8 @@ fn helps(old: Option<&PodObject>, pod: &PodObject, before: Readiness, after: Rea
         let annotations = pod.annotations.iter().filter(|(key, _)| !key.starts_with(ANNOTATION_CAPACITY_PREFIX));
         annotations.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
-    let relabelled = old.labels != pod.labels
-        || old.workspace_agent != pod.workspace_agent
-        || (old.annotations != pod.annotations && foreign(old) != foreign(pod));
+    let relabelled =
+        old.labels != pod.labels || old.workspace_agent != pod.workspace_agent || (old.annotations != pod.annotations && foreign(old) != foreign(pod));
     if pod.capacity.iter().any(|(resource, amount)| old.capacity.get(resource).is_none_or(|was| amount > was)) {
         return Some((WakeCause::CapacityRaised, relabelled));
     }

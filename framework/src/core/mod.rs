@@ -433,7 +433,7 @@ impl Core {
                     }
                     CacheEvent::TargetsEnded { term, domain, cause } => self.waiting.kick_seeders(term, domain, cause),
                     CacheEvent::Workspace(key) => self.waiting.kick_workspace(&key),
-                    CacheEvent::AntiTerm(term) => self.waiting.reclassify(&self.cache, term),
+                    CacheEvent::AntiTerm(term) => self.waiting.reclassify(&self.cache, &self.profiles, term),
                 }
             }
         }
@@ -622,7 +622,7 @@ impl Core {
             *self.stats.rejections.entry((charge.plugin, charge.rejection.reason.code)).or_default() += u64::from(charge.pods);
         }
         if let Some(entry) = self.cache.run(id) {
-            self.waiting.insert(&self.cache, id, entry, wait.scope, wait.wanted);
+            self.waiting.insert(&self.cache, self.profiles.of(&entry.object.runtime), id, entry, wait.scope, wait.wanted);
         }
         // Runs of one class are told the same, so they share it.
         let diagnosis = match &self.last_diagnosis {
