@@ -1,5 +1,5 @@
 //! `berth simulate` as its users see it: arguments and manifests in, tables, JSON, messages and exit codes out.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 mod clock;
 mod examples;

@@ -235,7 +235,7 @@ fn yaml_documents<'t>(file: &Arc<str>, text: &'t str) -> Vec<Document<'t>> {
             (start, before) = (offset, line_number);
         }
         // Directives and comments belong to the document that follows.
-        content = (content && !separator) || separator || !(bare.is_empty() || bare.starts_with(['#', '%']));
+        content |= separator || !(bare.is_empty() || bare.starts_with(['#', '%']));
         offset += line.len();
         line_number += 1;
     }

@@ -164,9 +164,9 @@ impl World {
             self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
         }
         let decoded = if is_run {
-            decode::run(rules::stored_run(value)).map(Ours::Run)
+            decode::run(rules::stored_run(value)).map(|run| Ours::Run(Box::new(run)))
         } else {
-            decode::persistent_workspace(rules::stored_workspace(value)).map(Ours::Workspace)
+            decode::persistent_workspace(rules::stored_workspace(value)).map(|workspace| Ours::Workspace(Box::new(workspace)))
         };
         let accepted = match decoded {
             // What holds a Pod goes on holding it, whatever our rules say: an API server checks only what is written.
@@ -195,11 +195,11 @@ impl World {
         let (order, place) = (self.seen, found.place.clone());
         match ours {
             Ours::Run(object) => {
-                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object, order, place });
+                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object: *object, order, place });
                 self.warn_of_twin(KIND_RUN, found, twin);
             }
             Ours::Workspace(object) => {
-                let twin = keep(&mut self.workspaces, &mut self.known, KIND_PERSISTENT_WORKSPACE, Placed { object, order, place });
+                let twin = keep(&mut self.workspaces, &mut self.known, KIND_PERSISTENT_WORKSPACE, Placed { object: *object, order, place });
                 self.warn_of_twin(KIND_PERSISTENT_WORKSPACE, found, twin);
             }
         }
@@ -238,8 +238,8 @@ impl World {
 }
 
 enum Ours {
-    Run(Run),
-    Workspace(PersistentWorkspace),
+    Run(Box<Run>),
+    Workspace(Box<PersistentWorkspace>),
 }
 
 /// The first problems of an object in one text that begins with file, line and field.
