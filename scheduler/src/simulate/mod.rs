@@ -38,8 +38,8 @@ use serde::Serialize;
 pub use args::{Output, RunName, SimulateArgs};
 use compare::{Comparison, Configuration, Side};
 use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
-pub(crate) use table::print_explanation as print_pods;
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
+pub(crate) use table::print_explanation as print_pods;
 use world::World;
 
 use crate::cli::{EXIT_FAILED, EXIT_OK};
