@@ -17,7 +17,7 @@ use crate::plugin::Plugin;
 use crate::profile::{Points, Profile, Profiles, Shadow};
 
 /// How alike two names must be for one to be suggested for the other.
-const SUGGEST_ABOVE: f64 = 0.75;
+const SUGGEST_ABOVE: f64 = 0.82;
 
 /// A plugin type that can be registered: a name, typed args with defaults and a schema, and a constructor.
 pub trait PluginType: Plugin + Sized + 'static {
@@ -265,10 +265,8 @@ impl Registry {
             }
             let built = (registered.build)(config.map_or(&serde_json::Value::Null, |(_, c)| &c.args)).or_else(|message| {
                 match config {
-                    Some((i, config)) => {
-                        errors.add(path_of_args(&format!("{at}.pluginConfig[{i}].args"), &config.args, &message), format!("{name}: {message}"))
-                    }
-                    None => errors.add(format!("{at}: plugin {name}"), format!("refuses its own default args: {message}")),
+                    Some((i, config)) => errors.0.push(refusal(name, &format!("{at}.pluginConfig[{i}].args"), &config.args, &message)),
+                    None => errors.add(format!("{at}.pluginConfig"), format!("{name} needs args: {message}")),
                 }
                 // So that its points and weights are still checked.
                 (registered.build)(&serde_json::Value::Null)
@@ -366,10 +364,14 @@ fn check_numbers(configuration: &BerthConfiguration, errors: &mut Errors) -> (u3
     (initial, max)
 }
 
-/// The field that a plugin's refusal begins with, or its args as a whole.
-fn path_of_args(at: &str, args: &serde_json::Value, message: &str) -> String {
+/// A plugin's refusal of its args: about the field that it begins with, or about all of them.
+fn refusal(name: &str, at: &str, args: &serde_json::Value, message: &str) -> ConfigError {
     let word = message.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or_default();
-    if args.get(word).is_some() { format!("{at}.{word}") } else { at.to_owned() }
+    if args.get(word).is_none() {
+        return ConfigError { path: at.to_owned(), message: format!("{name}: {message}") };
+    }
+    let message = message.strip_prefix(word).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message);
+    ConfigError { path: format!("{at}.{word}"), message: message.to_owned() }
 }
 
 /// Unique names, one default, no runtime in two active profiles.

@@ -22,6 +22,8 @@ pub fn read(text: &str) -> Result<Value, Problem> {
     }
     let mut options = options();
     options.duplicate_keys = DuplicateKeyPolicy::FirstWins;
+    // A runtime may be called y, and yes is a text in YAML 1.2.
+    options.strict_booleans = true;
     let mut value: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let message = error.to_string();
         let message = message.lines().next().unwrap_or_default();

@@ -19,7 +19,7 @@ use berth_framework::profile::{BerthConfiguration, CONFIG_API_VERSION, CONFIG_KI
 
 use crate::simulate::lines::{Lines, Place};
 
-pub use command::{ConfigArgs, run};
+pub use command::{ConfigArgs, run, summary};
 pub use reference::reference;
 
 /// One thing wrong with a text.
@@ -43,7 +43,8 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn whole(source: &str, message: impl Into<String>) -> Self {
+    /// About the text as a whole.
+    pub fn whole(source: &str, message: impl Into<String>) -> Self {
         Self { source: source.to_owned(), problems: vec![Problem { place: None, path: String::new(), message: message.into() }] }
     }
 
@@ -98,6 +99,30 @@ impl Loaded {
         })
     }
 
+    /// Whether this may take over from `start` while the process runs; `text` is what it was read from.
+    ///
+    /// # Errors
+    /// Every setting that is another one and can't change.
+    pub fn refuse_changes(&self, start: &BerthConfiguration, text: &str, source: &str) -> Result<(), Refused> {
+        let settled = |configuration: &BerthConfiguration| {
+            let election = serde_json::to_value(&configuration.leader_election).unwrap_or_default();
+            let election = ["leaderElect", "leaseDuration", "renewDeadline", "retryPeriod", "resourceName", "resourceNamespace"]
+                .map(|field| (format!("leaderElection.{field}"), election.get(field).cloned().unwrap_or_default()));
+            std::iter::once(("bindWorkers".to_owned(), serde_json::json!(configuration.bind_workers))).chain(election).collect::<Vec<_>>()
+        };
+        let lines = Lines::of(text, 0);
+        let word =
+            |value: &serde_json::Value| value.as_str().map_or_else(|| if value.is_null() { "unset".to_owned() } else { value.to_string() }, str::to_owned);
+        let changed = settled(start).into_iter().zip(settled(&self.effective)).filter(|((_, is), (_, would))| is != would);
+        let problem = |((path, is), (_, would)): ((String, serde_json::Value), (String, serde_json::Value))| Problem {
+            place: Some(lines.value(&path)),
+            message: format!("can't change while berth runs: is {}, would be {}; restart it", word(&is), word(&would)),
+            path,
+        };
+        let problems: Vec<Problem> = changed.map(problem).collect();
+        if problems.is_empty() { Ok(()) } else { Err(Refused { source: source.to_owned(), problems }) }
+    }
+
     fn new(written: BerthConfiguration, registry: &Registry) -> Result<Self, Vec<ConfigError>> {
         let profiles = registry.profiles(&written)?;
         let effective = registry.effective(&written)?;
@@ -135,11 +160,19 @@ pub fn read(input: &mut dyn Read, source: &str, registry: &Registry) -> Result<L
 }
 
 fn parse_bytes(bytes: Vec<u8>, source: &str, registry: &Registry) -> Result<Loaded, Refused> {
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
-        Refused::whole(source, format!("line {line} is not UTF-8"))
-    })?;
+    let text = text_of(bytes).map_err(|why| Refused::whole(source, why))?;
     parse(&text, source, registry)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// The line that is not UTF-8.
+pub fn text_of(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let line = error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+        format!("line {line} is not UTF-8")
+    })
 }
 
 /// Reads a configuration, YAML or JSON.
@@ -190,7 +223,10 @@ fn other_kind(value: &serde_json::Value) -> Option<String> {
     let text = |field: &str| value.get(field).and_then(serde_json::Value::as_str);
     let kind = text("kind").filter(|kind| *kind != CONFIG_KIND)?;
     Some(match kind {
-        "ConfigMap" => "this is a ConfigMap; what is checked is the text in its data, as `kubectl get configmap NAME -o jsonpath='{.data.config\\.yaml}'` prints it".to_owned(),
+        "ConfigMap" => {
+            "this is a ConfigMap; what is checked is the text in its data, as `kubectl get configmap NAME -o jsonpath='{.data.config\\.yaml}'` prints it"
+                .to_owned()
+        }
         _ if text("apiVersion") == Some(CONFIG_API_VERSION) => format!("must be {CONFIG_KIND}, not {kind:?}"),
         _ => format!("must be {CONFIG_KIND} of {CONFIG_API_VERSION}, not {kind:?}"),
     })

@@ -29,7 +29,8 @@ pub fn schema(registry: &Registry) -> Value {
     }
     let config = format!("{profile}/properties/pluginConfig/items");
     set(format!("{config}/properties/name"), "enum", json!(names));
-    let of = |name: &&str| json!({"if": {"required": ["name"], "properties": {"name": {"const": name}}}, "then": {"properties": {"args": args(registry, name)}}});
+    let of =
+        |name: &&str| json!({"if": {"required": ["name"], "properties": {"name": {"const": name}}}, "then": {"properties": {"args": args(registry, name)}}});
     let by_name: Vec<Value> = names.iter().map(of).collect();
     // An empty allOf is no valid schema.
     if !by_name.is_empty() {
@@ -56,7 +57,11 @@ fn args(registry: &Registry, name: &str) -> Value {
 fn strip(value: &mut Value) {
     match value {
         Value::Object(members) => {
-            if members.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with(['u', 'i']) && format.ends_with(|c: char| c.is_ascii_digit())) {
+            if members
+                .get("format")
+                .and_then(Value::as_str)
+                .is_some_and(|format| format.starts_with(['u', 'i']) && format.ends_with(|c: char| c.is_ascii_digit()))
+            {
                 members.remove("format");
             }
             members.values_mut().for_each(strip);

@@ -9,6 +9,9 @@ use serde_json::Value;
 use super::document::{describe, join, nothing, path_of};
 use super::schema::schema;
 
+/// How an error about a number's type begins.
+const MISTYPED: &str = "must be a whole number";
+
 /// One thing wrong with the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
@@ -37,6 +40,9 @@ pub(super) fn check(value: &Value, registry: &Registry) -> Vec<Finding> {
     validator.iter_errors(value).for_each(|error| checker.tell(&error));
     let mut findings = checker.findings;
     findings.dedup();
+    // Half a worker is no whole number, and that says it.
+    let mistyped: Vec<String> = findings.iter().filter(|finding| finding.message.starts_with(MISTYPED)).map(|finding| finding.pointer.clone()).collect();
+    findings.retain(|finding| finding.message.starts_with(MISTYPED) || !mistyped.contains(&finding.pointer));
     findings
 }
 
@@ -107,7 +113,9 @@ impl Checker<'_> {
     }
 
     fn bounds(&self, error: &ValidationError<'_>) -> String {
-        let limit = |keyword: &str| self.beside(error, keyword).filter(|limit| limit.is_number()).map(|limit| limit.as_f64().map_or(limit.to_string(), |n| n.to_string()));
+        let limit = |keyword: &str| {
+            self.beside(error, keyword).filter(|limit| limit.is_number()).map(|limit| limit.as_f64().map_or(limit.to_string(), |n| n.to_string()))
+        };
         match (limit("minimum"), limit("maximum")) {
             (Some(least), Some(most)) => format!("{least} to {most}"),
             (Some(least), None) => format!("at least {least}"),
@@ -139,7 +147,9 @@ impl Checker<'_> {
             }
         }
         // Constants of another type fail by type as well, which says less.
-        if options.is_empty() && let Some(Value::Array(branches)) = self.schema.pointer(error.schema_path().as_str()) {
+        if options.is_empty()
+            && let Some(Value::Array(branches)) = self.schema.pointer(error.schema_path().as_str())
+        {
             options.extend(branches.iter().filter_map(|branch| branch.get("const")).cloned());
         }
         if !options.is_empty() {
@@ -226,7 +236,11 @@ impl Cuts {
         if names_default && self.paths.iter().any(decides_default) {
             return true;
         }
-        error.path.contains(".args") && self.paths.iter().any(|cut| below(cut, error.path.split_inclusive(".args").next().unwrap_or_default()) && (error.path.ends_with(".args") || error.message.contains(cut.rsplit('.').next().unwrap_or_default())))
+        error.path.contains(".args")
+            && self.paths.iter().any(|cut| {
+                below(cut, error.path.split_inclusive(".args").next().unwrap_or_default())
+                    && (error.path.ends_with(".args") || error.message.contains(cut.rsplit('.').next().unwrap_or_default()))
+            })
     }
 }
 

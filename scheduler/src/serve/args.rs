@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::configuration::{ConfigMapName, Source};
+
 /// Flags of `berth serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
@@ -18,12 +20,15 @@ pub struct ServeArgs {
     /// Where health, metrics and debug endpoints listen; port 0 picks a free one and logs it
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     pub metrics_addr: SocketAddr,
-    /// BerthConfiguration: profile, plugins, args
-    #[arg(long, value_name = "FILE")]
+    /// BerthConfiguration: profiles, plugins, args; read again when it changes and at SIGHUP
+    #[arg(long, value_name = "FILE", conflicts_with = "config_map")]
     pub config: Option<PathBuf>,
-    /// Status writes of Runs under way at once
-    #[arg(long, value_name = "N", default_value = "32")]
-    pub bind_workers: NonZeroUsize,
+    /// ConfigMap with a BerthConfiguration under config.yaml or its only key; watched
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub config_map: Option<ConfigMapName>,
+    /// Status writes of Runs under way at once; wins over the configuration's bindWorkers (32)
+    #[arg(long, value_name = "N")]
+    pub bind_workers: Option<NonZeroUsize>,
     /// Publishes no Event per placement
     #[arg(long)]
     pub no_scheduled_events: bool,
@@ -33,6 +38,17 @@ pub struct ServeArgs {
     /// More log; twice for every attempt
     #[arg(short, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+impl ServeArgs {
+    /// Where the configuration comes from.
+    pub fn source(&self) -> Source {
+        match (&self.config_map, &self.config) {
+            (Some(name), _) => Source::ConfigMap(name.clone()),
+            (None, Some(path)) => Source::File(path.clone()),
+            (None, None) => Source::Defaults,
+        }
+    }
 }
 
 /// Formats of the log.

@@ -1,4 +1,4 @@
-//! The endpoints for machines and people: /healthz /livez /readyz /metrics /debug/queue.
+//! The endpoints for machines and people: /healthz /livez /readyz /metrics /configz /debug/queue.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,13 +11,14 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use berth_framework::core::Standing;
 use berth_framework::model::{Phase, PodObject};
+use berth_framework::profile::BerthConfiguration;
 use berth_runtime::ObjectKey as StoreKey;
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Informer, InformerStats};
 use berth_runtime::workqueue::WorkQueue;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Dispatcher;
@@ -52,6 +53,8 @@ pub struct Views {
     pub dispatcher: Dispatcher,
     /// The way to the owner.
     pub questions: mpsc::Sender<Question>,
+    /// The configuration in force.
+    pub configuration: watch::Receiver<Arc<BerthConfiguration>>,
 }
 
 impl Views {
@@ -74,8 +77,26 @@ pub async fn serve(listener: TcpListener, views: Arc<Views>, stop: CancellationT
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
+        .route("/configz", get(configz))
         .route("/debug/queue", get(debug_queue))
         .with_state(views);
+    tokio::select! {
+        served = axum::serve(listener, router) => served.map_err(|error| error.to_string()),
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+/// Serves while there is no configuration yet, until `stop`: alive, not ready.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve_unconfigured(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) -> Result<(), String> {
+    let router = Router::new()
+        .route("/healthz", get(async || report("healthz", &[])))
+        .route("/livez", get(async || report("livez", &[])))
+        .route("/readyz", get(async || report("readyz", &[Check { name: "configuration", ok: false }])))
+        .route("/metrics", get(async |State(metrics): State<Arc<Metrics>>| encoded(&metrics)))
+        .with_state(metrics);
     tokio::select! {
         served = axum::serve(listener, router) => served.map_err(|error| error.to_string()),
         () = stop.cancelled() => Ok(()),
@@ -118,10 +139,20 @@ async fn metrics(State(views): State<Arc<Views>>) -> Response {
     let events = views.recorder.stats();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     views.metrics.events(load(&events.written), load(&events.dropped), load(&events.failed));
-    match views.metrics.encode() {
+    encoded(&views.metrics)
+}
+
+fn encoded(metrics: &Metrics) -> Response {
+    match metrics.encode() {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// The configuration in force, defaults merged.
+async fn configz(State(views): State<Arc<Views>>) -> Response {
+    let configuration = views.configuration.borrow().clone();
+    Json(&*configuration).into_response()
 }
 
 #[derive(Serialize)]

@@ -31,6 +31,8 @@ pub struct Metrics {
     after_flush: IntCounter,
     wakeups: IntCounterVec,
     shadows: IntCounterVec,
+    config_valid: IntGauge,
+    config_generation: IntGauge,
     cycle_duration: Histogram,
     bind_duration: Histogram,
     writes: IntCounterVec,
@@ -77,6 +79,9 @@ impl Define<'_> {
     }
     fn counter(&self, name: &str, help: &str) -> Made<IntCounter> {
         self.register(IntCounter::new(name, help))
+    }
+    fn int_gauge(&self, name: &str, help: &str) -> Made<IntGauge> {
+        self.register(IntGauge::new(name, help))
     }
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Made<IntCounterVec> {
         self.register(IntCounterVec::new(Opts::new(name, help), labels))
@@ -135,9 +140,14 @@ impl Metrics {
             after_flush: d.counter("scheduler_pod_scheduled_after_flush_total", "Runs that only the alarm flush placed: lost wake-ups. Must stay 0.")?,
             wakeups: d.counters("berth_wakeups_total", "Waiting Runs tried again, by cause.", &["cause"])?,
             shadows: d.counters(
-                "berth_shadow_decisions_total",
-                "What profiles without effect would have done, as the active one or not.",
-                &["profile", "agrees"],
+                "berth_shadow_agreement_total",
+                "Attempts that a shadow profile would have ended like the active one, or not.",
+                &["profile", "result"],
+            )?,
+            config_valid: d.int_gauge("berth_config_valid", "Whether the configuration as it is now can be used; if 0, the last good one is in force.")?,
+            config_generation: d.int_gauge(
+                "berth_config_applied_generation",
+                "Which configuration is in force: the ConfigMap's resource version, or how many texts of the file have been.",
             )?,
             cycle_duration: d.histogram("berth_attempt_duration_seconds", "One attempt of the core, without the write.", seconds(1e-6, 2.0, 22)?)?,
             bind_duration: d.histogram("berth_bind_duration_seconds", "From a placement's decision to its certain end.", seconds(0.001, 2.0, 15)?)?,
@@ -206,6 +216,22 @@ impl Metrics {
                 self.schedule_attempts.with_label_values(&[result, &profile.name]);
             }
         }
+        for shadow in profiles.shadows() {
+            for result in ["agree", "disagree"] {
+                self.shadows.with_label_values(&[shadow.profile.name.as_str(), result]);
+            }
+        }
+    }
+
+    /// A configuration is in force.
+    pub fn config_applied(&self, generation: i64) {
+        self.config_valid.set(1);
+        self.config_generation.set(generation);
+    }
+
+    /// A configuration was refused.
+    pub fn config_refused(&self) {
+        self.config_valid.set(0);
     }
 
     // ---- the owner -------------------------------------------------------------------------------
@@ -253,7 +279,7 @@ impl Metrics {
     /// An attempt of the core. A placement counts when its write has ended ([`Metrics::bound`], [`Metrics::bind_failed`]).
     pub fn attempted(&self, attempt: &Attempt, profile: &str, took: Duration) {
         for shadow in &attempt.shadows {
-            self.shadows.with_label_values(&[shadow.profile.as_str(), if shadow.agrees { "true" } else { "false" }]).inc();
+            self.shadows.with_label_values(&[shadow.profile.as_str(), if shadow.agrees { "agree" } else { "disagree" }]).inc();
         }
         if attempt.attempts == 1 {
             self.incoming.with_label_values(&["active", "UnscheduledPodAdd"]).inc();

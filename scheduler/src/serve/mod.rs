@@ -10,14 +10,15 @@
 
 pub mod announce;
 mod args;
+pub mod configuration;
 pub mod dispatch;
 pub mod health;
 mod logging;
 pub mod metrics;
 pub mod objects;
 pub mod owner;
+pub mod shadow;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,13 +27,13 @@ use berth_api::{PersistentWorkspace, Run};
 use berth_controllers::persistent_workspace as binder;
 use berth_framework::core::Core;
 use berth_framework::model::PodObject;
-use berth_framework::profile::{Profiles, Registry};
+use berth_framework::profile::{DEFAULT_BIND_WORKERS, Registry};
 use berth_runtime::apiclient::{ConnectError, Limits, connect};
 use berth_runtime::events::{Recorder, RecorderConfig};
 use berth_runtime::informer::{Watch, WatchConfig, informer};
-use berth_runtime::shutdown::{Ended, Supervisor};
+use berth_runtime::shutdown::{Ended, Group, Supervisor};
 use berth_runtime::{Clock, SystemClock};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::announce::Announcer;
 pub use self::args::{LogFormat, ServeArgs};
+use self::configuration::{First, Keeper, Reconfigure, SeenConfigMap, Source};
 use self::dispatch::{Dispatcher, Tools};
 use self::metrics::Metrics;
 use self::objects::{SeenRun, SeenWorkspace};
@@ -70,7 +72,8 @@ pub struct Misconfigured(pub String);
 /// [`Misconfigured`], or what keeps it from starting or from going on.
 pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     logging::start(args.log_format, args.verbose);
-    let profiles = profiles(args.config.as_deref(), &registry)?;
+    let source = args.source();
+    let first = configuration::first(&source, &registry)?;
     let metrics = Arc::new(Metrics::new().context("metrics")?);
     let client = match connect(args.kubeconfig.as_deref(), Limits::default(), metrics.clone()).await {
         Ok(client) => client,
@@ -78,40 +81,24 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
         Err(error) => return Err(error.into()),
     };
     let listener = TcpListener::bind(args.metrics_addr).await.with_context(|| format!("cannot listen on {}", args.metrics_addr))?;
-    tracing::info!(address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), ?profiles, "berth serves");
     let shutdown = CancellationToken::new();
     listen_to_signals(shutdown.clone())?;
-    let (reread, new_profiles) = mpsc::channel(1);
-    listen_to_hangups(args.config.clone(), registry, reread)?;
-    let parts = Parts { args: &args, profiles, new_profiles, metrics, client, listener, shutdown: &shutdown };
+    let listener = listener.into_std()?;
+    let first = match (first, &source) {
+        (None, Source::ConfigMap(name)) => configuration::from_config_map(name, &registry, &client, &listener, &metrics, &shutdown).await?,
+        (first, _) => first,
+    };
+    let Some(first) = first else { return Ok(()) };
+    let listener = TcpListener::from_std(listener)?;
+    let in_force = crate::config::summary(&first.loaded.effective);
+    tracing::info!(address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), config = %first.candidate.source, %in_force, "berth serves");
+    let parts = Parts { args: &args, source, first, registry, metrics, client, listener, shutdown: &shutdown };
     let ended = assemble(parts)?.run(shutdown).await;
     match ended {
         Ended::Stopped => tracing::info!("stopped"),
         Ended::Aborted(tasks) => tracing::warn!(?tasks, "stopped; not everything came to its end in time"),
         Ended::Failed { task, error } => anyhow::bail!("{task}: {error}"),
     }
-    Ok(())
-}
-
-fn profiles(config: Option<&Path>, registry: &Registry) -> Result<Profiles, Misconfigured> {
-    crate::config_file::load(config, registry).map_err(|error| Misconfigured(error.to_string()))
-}
-
-/// SIGHUP reads the configuration again. One that can't be used changes nothing and is told in the log.
-fn listen_to_hangups(config: Option<PathBuf>, registry: Registry, reread: mpsc::Sender<Arc<Profiles>>) -> anyhow::Result<()> {
-    let mut hangup = signal(SignalKind::hangup())?;
-    tokio::spawn(async move {
-        while hangup.recv().await.is_some() {
-            match profiles(config.as_deref(), &registry) {
-                Ok(profiles) => {
-                    if reread.send(Arc::new(profiles)).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) => tracing::error!(%error, "configuration not taken over; the last good one stays in force"),
-            }
-        }
-    });
     Ok(())
 }
 
@@ -135,8 +122,9 @@ fn listen_to_signals(shutdown: CancellationToken) -> anyhow::Result<()> {
 /// What is there before anything runs.
 struct Parts<'a> {
     args: &'a ServeArgs,
-    profiles: Profiles,
-    new_profiles: mpsc::Receiver<Arc<Profiles>>,
+    source: Source,
+    first: First,
+    registry: Registry,
     metrics: Arc<Metrics>,
     client: Client,
     listener: TcpListener,
@@ -145,7 +133,7 @@ struct Parts<'a> {
 
 /// Builds every part and starts it; the groups stop in reverse order.
 fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
-    let Parts { args, profiles, new_profiles, metrics, client, listener, shutdown } = parts;
+    let Parts { args, source, first, registry, metrics, client, listener, shutdown } = parts;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
@@ -158,17 +146,22 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let pulse = Arc::new(Pulse::new());
     let tools = Tools { client: client.clone(), runs: runs.clone(), answers, clock: clock.clone(), metrics: metrics.clone(), announcer };
-    let dispatcher = Dispatcher::new(args.bind_workers.get(), tools);
+    // A flag wins, and /configz tells what is in force.
+    let configured = first.loaded.effective.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS);
+    let bind_workers = args.bind_workers.map_or(configured as usize, std::num::NonZeroUsize::get);
+    let dispatcher = Dispatcher::new(bind_workers, tools);
+    let (to_owner, reconfigured) = mpsc::channel::<Reconfigure>(1);
+    let keeper = Keeper::new(&first, registry, to_owner, metrics.clone());
     let inputs = Inputs {
         runs: runs.subscribe(DELTAS_MAX),
         pods: pods.subscribe(DELTAS_MAX),
         workspaces: workspaces.subscribe(DELTAS_MAX),
         answers: answered,
         questions: asked,
-        profiles: new_profiles,
+        profiles: reconfigured,
     };
     let seen = owner::Tools { runs: runs.clone(), dispatcher: dispatcher.clone(), clock: clock.clone(), metrics: metrics.clone(), pulse: pulse.clone() };
-    let owner = Owner::new(Core::new(profiles), inputs, seen);
+    let owner = Owner::new(Core::new(first.loaded.profiles), inputs, seen);
     let binder = binder::Binder::new(binder::Context {
         client: client.clone(),
         pods: pods.clone(),
@@ -188,9 +181,10 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         pods,
         workspaces,
         binder: binder.queue().clone(),
-        recorder,
+        recorder: recorder.clone(),
         dispatcher: dispatcher.clone(),
         questions,
+        configuration: keeper.in_force(),
     };
 
     let mut supervisor = Supervisor::new();
@@ -201,7 +195,8 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let labelled = WatchConfig { labels: Some(berth_api::constants::LABEL_RUNTIME.to_owned()), ..config.clone() };
     group.spawn("runs", watch::<Run, _>(watch_runs, client.clone(), config.clone(), objects::read_run, group.stop()));
     group.spawn("pods", watch::<Pod, _>(watch_pods, client.clone(), labelled, objects::read_pod, group.stop()));
-    group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client, config, objects::read_workspace, group.stop()));
+    group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client.clone(), config, objects::read_workspace, group.stop()));
+    follow(group, source, keeper, client, recorder)?;
     let group = supervisor.group(STOP_WITHIN);
     let stop = group.stop();
     group.spawn("events", async move {
@@ -218,6 +213,31 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         Ok::<(), String>(())
     });
     Ok(supervisor)
+}
+
+/// Follows the configuration where it comes from.
+fn follow(group: &mut Group, source: Source, keeper: Keeper, client: Client, recorder: Recorder) -> anyhow::Result<()> {
+    let hangup = signal(SignalKind::hangup())?;
+    let stop = group.stop();
+    match source {
+        Source::Defaults => group.spawn("configuration", ends(configuration::follow_nothing(keeper, hangup, stop))),
+        Source::File(path) => group.spawn("configuration", ends(configuration::follow_file(path, keeper, hangup, stop))),
+        Source::ConfigMap(name) => {
+            let (maps, watch_maps) = informer::<SeenConfigMap>("configmaps");
+            let deltas = maps.subscribe(DELTAS_MAX);
+            let fields = Some(format!("metadata.name={}", name.name));
+            let only = WatchConfig { namespace: Some(name.namespace.clone()), fields, ..WatchConfig::default() };
+            let read = move |value| configuration::read_config_map(value, &name);
+            group.spawn("configmaps", watch::<ConfigMap, _>(watch_maps, client, only, read, group.stop()));
+            group.spawn("configuration", ends(configuration::follow_config_map(deltas, keeper, recorder, hangup, stop)));
+        }
+    }
+    Ok(())
+}
+
+async fn ends(task: impl Future<Output = ()>) -> Result<(), String> {
+    task.await;
+    Ok(())
 }
 
 async fn watch<K, T>(

@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 
 use berth_framework::core::{AttemptResult, Core, Effect, Input, Observer, Stage, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
-use berth_framework::profile::Profiles;
 use berth_runtime::Clock;
 use berth_runtime::informer::{Delta, Informer, Stored};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::configuration::Reconfigure;
 use super::dispatch::intent::{Intent, Origin};
 use super::dispatch::{Dispatcher, Settled};
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace, model_key, store_key};
+use super::shadow::ShadowLog;
 
 /// Inputs of one kind taken before the core steps again.
 const INPUTS_AT_ONCE: usize = 256;
@@ -98,8 +99,8 @@ pub struct Inputs {
     pub answers: mpsc::Receiver<Settled>,
     /// Questions of people.
     pub questions: mpsc::Receiver<Question>,
-    /// Profiles that take over from the one in force.
-    pub profiles: mpsc::Receiver<Arc<Profiles>>,
+    /// Profiles that take over from those in force.
+    pub profiles: mpsc::Receiver<Reconfigure>,
 }
 
 /// What the owner works with.
@@ -128,6 +129,7 @@ pub struct Owner {
     runs: Informer<SeenRun>,
     default_profile: Arc<str>,
     only_profile: bool,
+    shadows: ShadowLog,
     synced: [bool; 3],
     stopping: bool,
 }
@@ -174,8 +176,21 @@ impl Owner {
         let Tools { runs, dispatcher, clock, metrics, pulse } = tools;
         core.observe(Box::new(Timer { metrics: metrics.clone(), start: Instant::now(), decided: Duration::ZERO, cycle_ns: cycle_ns.clone() }));
         let default_profile = Arc::from("");
-        let mut owner =
-            Self { core, inputs, dispatcher, clock, metrics, pulse, cycle_ns, runs, default_profile, only_profile: true, synced: [false; 3], stopping: false };
+        let mut owner = Self {
+            core,
+            inputs,
+            dispatcher,
+            clock,
+            metrics,
+            pulse,
+            cycle_ns,
+            runs,
+            default_profile,
+            only_profile: true,
+            shadows: ShadowLog::default(),
+            synced: [false; 3],
+            stopping: false,
+        };
         owner.profiles_changed();
         owner
     }
@@ -192,6 +207,7 @@ impl Owner {
             self.start_when_synced();
             let stepped = self.steps();
             self.publish();
+            self.shadows.tell();
             if taken + stepped > 0 {
                 if stop.is_cancelled() {
                     return Ok(());
@@ -258,6 +274,7 @@ impl Owner {
                     let profile = self.profile_of(&attempt.key);
                     let took = Duration::from_nanos(self.cycle_ns.load(Ordering::Relaxed));
                     self.metrics.attempted(attempt, &profile, took);
+                    self.shadows.saw(attempt);
                     tell(attempt);
                     Origin { profile, attempts: attempt.attempts, queued_for_ms: now.mono_ms.saturating_sub(attempt.queued_ms), decided }
                 }
@@ -326,10 +343,11 @@ impl Owner {
         }
     }
 
-    fn reconfigured(&mut self, profiles: Arc<Profiles>) {
-        tracing::info!(?profiles, "other profiles are in force");
-        self.input(Input::Profiles(profiles));
+    fn reconfigured(&mut self, other: Reconfigure) {
+        self.input(Input::Profiles(other.profiles));
         self.profiles_changed();
+        // Who sent it may have been stopped.
+        let _ = other.done.send(());
     }
 
     fn profiles_changed(&mut self) {
@@ -337,6 +355,7 @@ impl Owner {
         self.default_profile = Arc::from(profiles.of("").name.as_str());
         self.only_profile = profiles.iter().count() == 1;
         self.metrics.profiles_are(profiles);
+        self.shadows.only(profiles.shadows().iter().map(|shadow| shadow.profile.name.as_str()));
     }
 
     fn asked(&mut self, question: Question) {
