@@ -229,3 +229,117 @@ pub fn workspace_object(workspace: &PersistentWorkspace) -> WorkspaceObject {
         deleting: workspace.metadata.deletion_timestamp.is_some(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use serde_json::json;
+
+    use super::*;
+
+    /// 2026-01-02T03:04:05Z.
+    const ENDED_MS: i64 = 1_767_323_045_000;
+
+    fn run(spec: &serde_json::Value, status: &serde_json::Value) -> RunObject {
+        let mut run = json!({
+            "apiVersion": "kruntimes.io/v1alpha1", "kind": "Run", "metadata": {"name": "r", "namespace": "ns", "uid": "u"},
+            "spec": {"runtime": "bash", "mode": {"task": {}}}, "status": status,
+        });
+        run["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        run_object(&serde_json::from_value(run).unwrap())
+    }
+
+    #[test]
+    fn the_back_off_doubles_to_a_minute_and_never_overflows() {
+        for (attempt, backoff, expected_ms) in [
+            (1, "10s", None),
+            (0, "10s", None),
+            (-5, "10s", None),
+            (2, "10s", Some(10_000)),
+            (3, "10s", Some(20_000)),
+            (4, "10s", Some(40_000)),
+            (5, "10s", Some(60_000)),
+            (i32::MAX, "10s", Some(60_000)),
+            (i32::MAX, "1ms", Some(60_000)),
+            (2, "2562047h47m16.854775807s", Some(60_000)),
+            (i32::MAX, "2562047h47m16.854775807s", Some(60_000)),
+            (2, "0s", Some(1_000)),
+            (3, "-5s", Some(2_000)),
+            (4, "nonsense", Some(4_000)),
+            (3, "100ms", Some(200)),
+        ] {
+            let condition = json!({"type": "Running", "status": "False", "reason": "PodGone", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"});
+            let status = json!({"phase": "Pending", "attempt": attempt, "conditions": [condition]});
+            let object = run(&json!({"retryPolicy": {"backoff": backoff}}), &status);
+            assert_eq!(object.retry_not_before_wall_ms, expected_ms.map(|ms| ENDED_MS + ms), "attempt {attempt}, backoff {backoff}");
+        }
+    }
+
+    #[test]
+    fn requests_are_normalised_or_refused_with_the_resource_s_name() {
+        for (requests, expected) in [
+            (json!({}), Ok("runs=1")),
+            (json!({"runs": "0", "gpu": "0"}), Ok("runs=1")),
+            (json!({"runs": "3", "gpu": "1k", "cpu": "2"}), Ok("runs=3 cpu=2 gpu=1000")),
+            (json!({"mem": "9223372036854775807"}), Ok("runs=1 mem=9223372036854775807")),
+            (json!({"mem": "9223372036854775808"}), Err("mem")),
+            (json!({"cpu": "500m"}), Err("cpu")),
+            (json!({"gpu": "-1"}), Err("gpu")),
+            (json!({"runs": "one"}), Err("runs")),
+        ] {
+            let object = run(&json!({"resources": {"requests": requests}}), &json!({}));
+            let text = |requests: &Requests| requests.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ");
+            let got = object.requests.as_deref().map(text);
+            match expected {
+                Ok(expected) => assert_eq!((got.as_deref(), object.invalid), (Some(expected), None), "{requests}"),
+                Err(resource) => {
+                    let message = format!("resource request {resource:?} must be a non-negative integer");
+                    assert_eq!((got, object.invalid), (None, Some(InvalidRun { reason: InvalidReason::InvalidResources, message })), "{requests}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn capacity_is_floored_defaulted_or_ignored() {
+        for (annotations, expected, ignored) in [
+            (json!({}), "runs=2", ""),
+            (json!({"kruntimes.io/capacity.runs": "0"}), "runs=0", ""),
+            (json!({"kruntimes.io/capacity.runs": "4", "kruntimes.io/capacity.gpu": "1.9", "other": "1"}), "gpu=1 runs=4", ""),
+            (json!({"kruntimes.io/capacity.cpu": "1500m", "kruntimes.io/capacity.mem": "1Ki"}), "cpu=1 mem=1024 runs=2", ""),
+            (json!({"kruntimes.io/capacity.runs": "-1"}), "runs=2", "runs=-1"),
+            (json!({"kruntimes.io/capacity.gpu": "many", "kruntimes.io/capacity.": "1"}), "runs=2", "gpu=many"),
+        ] {
+            let pod = json!({"metadata": {"name": "p", "labels": {"runtime": "bash"}, "annotations": annotations}});
+            let object = pod_object(&serde_json::from_value(pod).unwrap()).unwrap();
+            let text = object.capacity.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ");
+            let bad = object.bad_capacity.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
+            assert_eq!((text.as_str(), bad.as_str()), (expected, ignored), "{annotations}");
+        }
+    }
+
+    #[test]
+    fn what_can_t_be_compiled_names_its_field_and_nothing_else_is_lost() {
+        let term =
+            |operator: &str, topology: &str| json!({"labelSelector": {"matchExpressions": [{"key": "a", "operator": operator}]}, "topologyKey": topology});
+        let topology = "kruntimes.io/runtime-pod";
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        for (affinity, begins) in [
+            (json!({"runAffinity": {required: [term("Near", topology)]}}), "spec.affinity.runAffinity.required".to_owned()),
+            (
+                json!({"runAntiAffinity": {required: [term("Exists", topology), term("Exists", "zone")]}}),
+                format!("spec.affinity.runAntiAffinity.{required}[1].topologyKey"),
+            ),
+            (
+                json!({"runAffinity": {preferred: [{"weight": 101, "runAffinityTerm": term("Exists", topology)}]}}),
+                format!("spec.affinity.runAffinity.{preferred}[0].weight: must be 1 to 100, not 101"),
+            ),
+        ] {
+            let object = run(&json!({"affinity": affinity}), &json!({"phase": "Running", "assignedPod": "p"}));
+            let invalid = object.invalid.unwrap();
+            assert!(invalid.reason == InvalidReason::InvalidSpec && invalid.message.starts_with(&begins), "{invalid:?}");
+            assert_eq!((*object.affinity == Affinity::default(), object.phase, object.assigned_pod.as_deref()), (true, Phase::Active, Some("p")));
+        }
+    }
+}

@@ -216,8 +216,7 @@ pub fn compare(expected: &Decision, got: &AttemptResult) -> Result<(), String> {
         (Decision::Terminates(phase, reason), AttemptResult::Terminates { phase: p, reason: r }) if phase == p && reason == r => Ok(()),
         (Decision::Held, AttemptResult::Held) => Ok(()),
         (Decision::Fits(scored), AttemptResult::Placed { ranked, .. }) => {
-            let told: Vec<Scored> =
-                ranked.iter().map(|r| Scored { pod: r.pod.to_string(), total: r.total, by_plugin: r.by_plugin.clone() }).collect();
+            let told: Vec<Scored> = ranked.iter().map(|r| Scored { pod: r.pod.to_string(), total: r.total, by_plugin: r.by_plugin.clone() }).collect();
             if told[..] == scored[..scored.len().min(3)] { Ok(()) } else { differs() }
         }
         (Decision::Waits { pods, rejections, refused }, AttemptResult::Waits { diagnosis }) => {

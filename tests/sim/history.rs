@@ -116,6 +116,8 @@ pub enum Event {
     Answer(usize),
     /// The informer hands over up to n changes of Runs (0), Pods (1) or workspaces (2).
     Deliver(usize, usize),
+    /// The informer lost its watch: of all changes it has not handed over it knows only how they end.
+    Relist(usize),
     Advance(u64),
     /// Every Pod beats.
     BeatAll,
@@ -149,6 +151,8 @@ struct Taste {
     affinity: usize,
     workspaces: usize,
     rich_requests: bool,
+    /// Little room and few label keys, so that everything is in everybody's way.
+    tight: bool,
     quiet: usize,
     templates: Vec<RunSpec>,
 }
@@ -156,17 +160,21 @@ struct Taste {
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const VALUES: [&str; 3] = ["x", "y", "z"];
 
-fn labels(random: &mut Random) -> BTreeMap<String, String> {
+fn keys(tight: bool) -> &'static [&'static str] {
+    if tight { &KEYS[..1] } else { &KEYS }
+}
+
+fn labels(random: &mut Random, tight: bool) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
-    for key in KEYS {
+    for key in keys(tight) {
         if random.chance(45) {
-            labels.insert(key.to_owned(), (*random.pick(&VALUES[..2])).to_owned());
+            labels.insert((*key).to_owned(), (*random.pick(&VALUES[..2])).to_owned());
         }
     }
     labels
 }
 
-fn selector(random: &mut Random) -> CompiledSelector {
+fn selector(random: &mut Random, tight: bool) -> CompiledSelector {
     let mut requirements = Vec::new();
     for _ in 0..=random.weighted(&[75, 25]) {
         let op = *random.pick(&[Operator::In, Operator::In, Operator::In, Operator::NotIn, Operator::Exists, Operator::DoesNotExist]);
@@ -181,28 +189,28 @@ fn selector(random: &mut Random) -> CompiledSelector {
                 values.push("x".to_owned());
             }
         }
-        requirements.push(Requirement { key: (*random.pick(&KEYS)).to_owned(), op, values });
+        requirements.push(Requirement { key: (*random.pick(keys(tight))).to_owned(), op, values });
     }
     requirements.sort();
     requirements.dedup();
     CompiledSelector { requirements }
 }
 
-fn affinity(random: &mut Random, percent: usize) -> Arc<Affinity> {
+fn affinity(random: &mut Random, percent: usize, tight: bool) -> Arc<Affinity> {
     let mut affinity = Affinity::default();
     let many = |random: &mut Random| if random.chance(percent) { 1 + random.weighted(&[70, 25, 5]) } else { 0 };
     for _ in 0..many(random) {
-        affinity.required.push(selector(random));
+        affinity.required.push(selector(random, tight));
     }
     for _ in 0..many(random) {
-        affinity.required_anti.push(selector(random));
+        affinity.required_anti.push(selector(random, tight));
     }
     let weight = |random: &mut Random| *random.pick(&[1, 7, 50, 100]);
     for _ in 0..many(random) {
-        affinity.preferred.push((weight(random), selector(random)));
+        affinity.preferred.push((weight(random), selector(random, tight)));
     }
     for _ in 0..many(random) {
-        affinity.preferred_anti.push((weight(random), selector(random)));
+        affinity.preferred_anti.push((weight(random), selector(random, tight)));
     }
     Arc::new(affinity)
 }
@@ -224,10 +232,10 @@ fn requests(random: &mut Random, rich: bool) -> Vec<(&'static str, i64)> {
     requests
 }
 
-fn capacity(random: &mut Random, rich: bool) -> Vec<(&'static str, i64)> {
+fn capacity(random: &mut Random, rich: bool, tight: bool) -> Vec<(&'static str, i64)> {
     let mut capacity = Vec::new();
     if !random.chance(3) {
-        capacity.push(("runs", *random.pick(&[0, 1, 1, 2, 2, 3, 4, 10])));
+        capacity.push(("runs", *random.pick(if tight { &[0, 1, 2] } else { &[0, 1, 1, 2, 2, 3, 4, 10] })));
     }
     if rich {
         if random.chance(70) {
@@ -246,9 +254,9 @@ fn run_spec(random: &mut Random, taste: &Taste) -> RunSpec {
     } else {
         RunSpec {
             runtime: random.below(taste.runtimes),
-            labels: labels(random),
+            labels: labels(random, taste.tight),
             requests: Some(requests(random, taste.rich_requests)),
-            affinity: affinity(random, taste.affinity),
+            affinity: affinity(random, taste.affinity, taste.tight),
             workspace: random.chance(taste.workspaces).then(|| random.below(3)),
             created_s: 0,
             invalid: None,
@@ -279,7 +287,7 @@ fn pod_spec(random: &mut Random, taste: &Taste) -> PodSpec {
         ready: random.chance(90),
         heartbeat: random.chance(95),
         probe_age_ms: if random.chance(97) { Some(*random.pick(&[0, 0, 0, 0, 100, 5_000, 14_900, 15_001, 60_000, -1_000, -3_600_000])) } else { None },
-        capacity: capacity(random, taste.rich_requests),
+        capacity: capacity(random, taste.rich_requests, taste.tight),
         agent: random.chance(50),
     }
 }
@@ -291,8 +299,8 @@ fn pod_change(random: &mut Random, taste: &Taste) -> PodChange {
         2 => PodChange::Terminating,
         3 => PodChange::Heartbeat(random.chance(60)),
         4 => PodChange::Beat(*random.pick(&[0, 0, 5_000, 20_000, -20_000])),
-        5 => PodChange::Capacity(capacity(random, taste.rich_requests)),
-        6 => PodChange::CapacityAndAgent(capacity(random, taste.rich_requests), random.chance(70)),
+        5 => PodChange::Capacity(capacity(random, taste.rich_requests, taste.tight)),
+        6 => PodChange::CapacityAndAgent(capacity(random, taste.rich_requests, taste.tight), random.chance(70)),
         7 => PodChange::Agent(random.chance(60)),
         8 => PodChange::Label(random.below(3)),
         _ => PodChange::Runtime(random.below(taste.runtimes)),
@@ -301,9 +309,9 @@ fn pod_change(random: &mut Random, taste: &Taste) -> PodChange {
 
 fn run_change(random: &mut Random, taste: &Taste) -> RunChange {
     match random.weighted(&[30, 6, 6, 2, 8, 6, 42]) {
-        0 => RunChange::Labels(labels(random)),
+        0 => RunChange::Labels(labels(random, taste.tight)),
         1 => RunChange::Requests(if random.chance(85) { Some(requests(random, taste.rich_requests)) } else { None }),
-        2 => RunChange::Affinity(affinity(random, taste.affinity)),
+        2 => RunChange::Affinity(affinity(random, taste.affinity, taste.tight)),
         3 => RunChange::Runtime(random.below(taste.runtimes)),
         4 => RunChange::Cancel,
         5 => RunChange::Deleting,
@@ -336,10 +344,10 @@ fn workspace_spec(random: &mut Random, taste: &Taste) -> WorkspaceSpec {
     }
 }
 
-pub fn rules(random: &mut Random) -> Rules {
+fn rules(random: &mut Random) -> Rules {
     let weight = |random: &mut Random| *random.pick(&[1, 1, 1, 1, 3, 1000]);
     let mut rules = Rules::default();
-    if random.chance(35) {
+    if random.chance(45) {
         rules.runtime_ready = Some(random.chance(50));
         rules.workspace_fencing = Some(random.chance(50));
         rules.run_affinity = Some((random.chance(50), weight(random)));
@@ -366,6 +374,7 @@ pub fn history(seed: u64) -> History {
         affinity: *random.pick(&[0, 10, 30, 60]),
         workspaces: *random.pick(&[0, 0, 15, 50]),
         rich_requests: random.chance(50),
+        tight: random.chance(40),
         quiet: *random.pick(&[0, 0, 30, 70]),
         templates: Vec::new(),
     };
@@ -388,7 +397,7 @@ pub fn history(seed: u64) -> History {
     let (slow, late) = (usize::from(!history.prompt), usize::from(history.lag));
     let length = 30 + random.below(70);
     for _ in 0..length {
-        let event = match random.weighted(&[28, 22, 5, 4, 16, 3, 6, 1, 10 * slow, 2 * slow, 10 * slow, 18 * late, 9, 7, 1]) {
+        let event = match random.weighted(&[28, 22, 5, 4, 16, 3, 6, 1, 10 * slow, 2 * slow, 10 * slow, 18 * late, 9, 7, 1, 4 * late]) {
             0 => Event::CreateRun(random.below(taste.runs), run_spec(random, &taste), random.chance(50)),
             1 => Event::ChangeRun(random.below(taste.runs), run_change(random, &taste)),
             2 => Event::DeleteRun(random.below(taste.runs)),
@@ -404,7 +413,8 @@ pub fn history(seed: u64) -> History {
             11 => Event::Deliver(random.below(3), 1 + random.below(4)),
             12 => Event::Advance(*random.pick(&[100, 999, 1_000, 3_000, 10_000, 16_000, 61_000, 301_000])),
             13 => Event::BeatAll,
-            _ => Event::Profile(rules(random)),
+            14 => Event::Profile(rules(random)),
+            _ => Event::Relist(random.below(3)),
         };
         history.events.push(Timed { event, quiet: random.chance(taste.quiet) });
     }

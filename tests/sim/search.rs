@@ -1,18 +1,22 @@
 //! Runs random histories on every core, and shrinks one that fails to the events that matter.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
 use std::time::Instant;
+
+use berth_tests::oracle::Rules;
 
 use crate::check::Tally;
 use crate::history::{History, Timed, history};
+use crate::large::{changing, crowded, many_shapes};
 use crate::world::World;
 
 /// How many histories are tried unless `SEEDS` says otherwise.
-const SEEDS_DEFAULT: u64 = 2_500;
+const SEEDS_DEFAULT: u64 = 20_000;
 /// How many failing seeds are shrunk and shown.
 const FAILURES_SHOWN: usize = 3;
 
@@ -25,8 +29,27 @@ fn seeds() -> Range<u64> {
     }
 }
 
+thread_local! {
+    static PLAYING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics of a thread that plays are told by whoever plays; all others as ever.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !PLAYING.get() {
+                usual(panic);
+            }
+        }));
+    });
+}
+
 /// Plays a history to its end; a panic is a failure as any other.
 pub fn play(history: &History, alter: &(dyn Fn(&mut World) + Sync)) -> Result<Tally, String> {
+    quiet_panics();
+    PLAYING.set(true);
     let played = catch_unwind(AssertUnwindSafe(|| {
         let mut world = World::new(history);
         alter(&mut world);
@@ -37,6 +60,7 @@ pub fn play(history: &History, alter: &(dyn Fn(&mut World) + Sync)) -> Result<Ta
         world.settle().map_err(|e| format!("while settling: {e}"))?;
         Ok(world.tally)
     }));
+    PLAYING.set(false);
     played.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         Err(format!("panic: {}", text.unwrap_or_default()))
@@ -79,8 +103,6 @@ pub fn search(seeds: Range<u64>, make: &(dyn Fn(u64) -> History + Sync)) {
     let failed: Mutex<Vec<u64>> = Mutex::default();
     let total: Mutex<Tally> = Mutex::default();
     let started = Instant::now();
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -97,7 +119,6 @@ pub fn search(seeds: Range<u64>, make: &(dyn Fn(u64) -> History + Sync)) {
             });
         }
     });
-    std::panic::set_hook(hook);
     let total = total.into_inner().expect("no panic");
     eprintln!("seeds {seeds:?}: {total:?}, {:.1?}", started.elapsed());
     let mut failed = failed.into_inner().expect("no panic");
@@ -116,4 +137,58 @@ pub fn search(seeds: Range<u64>, make: &(dyn Fn(u64) -> History + Sync)) {
 #[test]
 fn every_attempt_is_the_oracle_s_and_nothing_is_forgotten() {
     search(seeds(), &history);
+}
+
+#[test]
+fn a_term_may_hold_on_few_pods_or_on_many() {
+    search(0..60, &crowded);
+}
+
+#[test]
+fn a_shape_may_be_forgotten_and_come_back() {
+    search(0..12, &many_shapes);
+}
+
+#[test]
+fn a_shape_may_sleep_longer_than_the_log_of_changes_reaches() {
+    search(0..8, &changing);
+}
+
+/// If the oracle followed another rule, how soon would it be seen?
+#[test]
+fn a_wrong_rule_is_found_out() {
+    type Change = fn(&mut Rules);
+    let wrong: [(&str, Change); 5] = [
+        ("symmetricAntiAffinity", |r| r.run_affinity = r.run_affinity.map(|(symmetric, weight)| (!symmetric, weight))),
+        ("the weight of RunAffinity", |r| r.run_affinity = r.run_affinity.map(|(symmetric, weight)| (symmetric, weight + 1))),
+        ("strategy", |r| r.capacity = r.capacity.map(|(most, weight)| (!most, weight))),
+        ("requireHeartbeat", |r| r.runtime_ready = r.runtime_ready.map(|require| !require)),
+        ("requireWorkspaceAgent", |r| r.workspace_fencing = r.workspace_fencing.map(|require| !require)),
+    ];
+    for (what, change) in wrong {
+        let alter = move |world: &mut World| {
+            world.oracle.rules = world.rules.clone();
+            change(&mut world.oracle.rules);
+        };
+        let found = (0..2_000).find(|seed| play(&history(*seed), &alter).is_err());
+        eprintln!("another {what}: seed {found:?}");
+        assert!(found.is_some(), "2,000 histories do not notice another {what}");
+    }
+}
+
+/// If the core forgot an event, how soon would it be seen?
+#[test]
+fn a_lost_event_is_found_out() {
+    let forgets = |seed| {
+        let mut n = 0;
+        let history = history(seed);
+        let mut world = World::new(&history);
+        history.events.iter().any(|timed| {
+            n += 1;
+            // Every 20th event only the oracle hears of.
+            world.deaf = n % 20 == 0;
+            world.happen(timed).is_err()
+        })
+    };
+    assert!((0..50).any(forgets), "50 histories do not notice lost events");
 }

@@ -279,3 +279,32 @@ fn a_release_wakes_the_oldest_whose_terms_hold() {
     stage.end(run("a"));
     assert_eq!(stage.placed(), ["w@p"]);
 }
+
+/// A Pod's "no" to the oldest Run of a group was taken for the whole group; the events that may end it are the group's,
+/// and stay so when the group shrinks to one class and its oldest Run goes.
+#[test]
+fn who_was_passed_over_with_its_group_hears_what_the_group_waits_for() {
+    let mut stage = stage(&[pod("p", 1)], &[active("x", "p").labels(&[("app", "x")])]);
+    stage.run(run("b1").excludes("app=x").created(2));
+    stage.run(run("w").excludes("app=x").created(3));
+    stage.work();
+    // Both wait for the target to end. Then the room shrinks, and an older one waits for room.
+    stage.pod(pod("p", 0));
+    stage.run(run("older").created(1));
+    stage.work();
+    stage.end(run("x").labels(&[("app", "x")]));
+    assert_eq!(stage.work(), [], "the older one does not fit, so none of its group does");
+    stage.lose_run("older");
+    stage.lose_run("b1");
+    wakes(stage, WakeCause::CapacityRaised, |s| s.pod(pod("p", 1)));
+}
+
+/// Capacity is an annotation too: one write may raise it and change what another plugin waits for.
+#[test]
+fn capacity_raised_together_with_another_annotation_wakes_for_both() {
+    let mut stage = Stage::with(&Rules { workspace_fencing: Some(true), ..Rules::default() });
+    stage.pod(pod("p", 1));
+    stage.workspace(workspace("ws", "p"));
+    stage.run(run("w").workspace("ws"));
+    wakes(stage, WakeCause::CapacityRaised, |s| s.pod(PodObject { workspace_agent: true, ..pod("p", 2) }));
+}

@@ -28,6 +28,17 @@ pub enum Change {
     Workspace(Delta<WorkspaceObject>),
 }
 
+impl Change {
+    fn key(&self) -> &ObjectKey {
+        match self {
+            Self::Run(Delta::Applied(run)) => &run.key,
+            Self::Pod(Delta::Applied(pod)) => &pod.key,
+            Self::Workspace(Delta::Applied(workspace)) => &workspace.key,
+            Self::Run(Delta::Deleted { key, .. }) | Self::Pod(Delta::Deleted { key, .. }) | Self::Workspace(Delta::Deleted { key, .. }) => key,
+        }
+    }
+}
+
 /// A write the core asked for.
 pub struct Write {
     effect: Effect,
@@ -59,10 +70,14 @@ impl Server {
 pub struct World {
     pub core: Core,
     pub oracle: Oracle,
+    /// What the core's profile says.
+    pub rules: Rules,
     pub now: Now,
     pub tally: Tally,
     pub stories: Stories,
     pub namespaces: usize,
+    /// The core does not hear what it is told.
+    pub deaf: bool,
     lag: bool,
     prompt: bool,
     server: Server,
@@ -127,10 +142,12 @@ impl World {
         Self {
             core,
             oracle: Oracle::new(history.rules.clone()),
+            rules: history.rules.clone(),
             now: Now { wall_ms: WALL_START_MS, mono_ms: 0 },
             tally: Tally::default(),
             stories: Stories::new(),
             namespaces: history.namespaces,
+            deaf: false,
             lag: history.lag,
             prompt: history.prompt,
             server: Server::default(),
@@ -172,11 +189,13 @@ impl World {
             }
             Event::Answer(n) => self.answer(*n),
             Event::Deliver(kind, n) => self.deliver(*kind, *n),
+            Event::Relist(kind) => self.relist(*kind),
             Event::Advance(ms) => self.advance(*ms),
             Event::BeatAll => self.beat_all(),
             Event::Profile(rules) => {
                 self.core.handle(Input::Profiles(Arc::new(profile(rules).into())), self.now);
                 self.oracle.rules = rules.clone();
+                self.rules = rules.clone();
             }
         }
         if timed.quiet { Ok(()) } else { self.work() }
@@ -383,6 +402,24 @@ impl World {
         }
     }
 
+    fn relist(&mut self, kind: usize) {
+        let changes = std::mem::take(&mut self.changes[kind]);
+        let last = |at: usize, change: &Change| !changes.iter().skip(at + 1).any(|later| later.key() == change.key());
+        for (at, change) in changes.iter().enumerate() {
+            if last(at, change) {
+                let uid = self.oracle.uid(kind, change.key());
+                match change {
+                    Change::Run(Delta::Deleted { key, .. }) => uid.into_iter().for_each(|uid| self.tell(Change::Run(Delta::Deleted { key: key.clone(), uid }))),
+                    Change::Pod(Delta::Deleted { key, .. }) => uid.into_iter().for_each(|uid| self.tell(Change::Pod(Delta::Deleted { key: key.clone(), uid }))),
+                    Change::Workspace(Delta::Deleted { key, .. }) => {
+                        uid.into_iter().for_each(|uid| self.tell(Change::Workspace(Delta::Deleted { key: key.clone(), uid })));
+                    }
+                    applied => self.tell(applied.clone()),
+                }
+            }
+        }
+    }
+
     /// Tells core and oracle the same.
     pub fn tell(&mut self, change: Change) {
         let now = self.now;
@@ -399,7 +436,9 @@ impl World {
             Change::Pod(delta) => Input::Pod(delta),
             Change::Workspace(delta) => Input::Workspace(delta),
         };
-        self.core.handle(input, now);
+        if !self.deaf {
+            self.core.handle(input, now);
+        }
     }
 
     // ---- writes ----------------------------------------------------------------------------------

@@ -174,6 +174,15 @@ impl Oracle {
         self.runs.iter().find(|r| r.key == *key)
     }
 
+    /// UID of the Run (0), Pod (1) or workspace (2) of this key.
+    pub fn uid(&self, kind: usize, key: &ObjectKey) -> Option<Arc<str>> {
+        match kind {
+            0 => self.run(key).map(|run| run.uid.clone()),
+            1 => self.pods.iter().find(|p| p.object.key == *key).map(|p| p.object.uid.clone()),
+            _ => self.workspaces.iter().find(|w| w.key == *key).map(|w| w.uid.clone()),
+        }
+    }
+
     /// The Pod name a Run is counted on.
     pub fn counted_on<'a>(&'a self, run: &'a RunObject) -> Option<&'a str> {
         let assumed = self.assumptions.iter().find(|a| a.key == run.key).map(|a| &*a.pod);
@@ -220,7 +229,7 @@ impl Oracle {
             }
         }
         if feasible.is_empty() {
-            return Decision::Waits { pods: u32::try_from(candidates.len()).expect("few Pods"), rejections, refused };
+            return Decision::Waits { pods: u32::try_from(candidates.len()).unwrap_or(u32::MAX), rejections, refused };
         }
         Decision::Fits(self.ranked(run, &feasible))
     }
@@ -418,7 +427,7 @@ impl Shares {
     fn score(&self, most: bool) -> i64 {
         let (used, capacity) = self.dominant();
         let part = if most { used.min(capacity) } else { (capacity - used).max(0) };
-        i64::try_from(part * 100_000 / capacity).expect("at most 100,000")
+        i64::try_from(part * 100_000 / capacity).unwrap_or(i64::MAX)
     }
 
     fn cmp(&self, other: &Self) -> Ordering {
