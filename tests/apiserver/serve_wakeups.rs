@@ -79,13 +79,15 @@ async fn runs_wake_those_that_waited_for_them() -> Result<()> {
 
     // Run ended, Run deleted: room for the oldest that fits.
     world.pod("a", "a", &[("runs", "1")]).await?;
-    for (n, name) in ["first", "second", "third"].into_iter().enumerate() {
-        world.run(run(name).runtime("a")).await?;
-        if n == 0 { world.placed_on(name, "a").await? } else { world.is_waiting(&berth, name).await? }
-    }
+    world.run(run("first").runtime("a")).await?;
+    world.placed_on("first", "a").await?;
+    world.run(run("second").runtime("a")).await?;
+    world.is_waiting(&berth, "second").await?;
     world.succeed("first").await?;
     world.placed_on("second", "a").await?;
     woken(&berth, "run_ended", 0.0).await?;
+    world.run(run("third").runtime("a")).await?;
+    world.is_waiting(&berth, "third").await?;
     world.delete_run("second").await?;
     world.placed_on("third", "a").await?;
     woken(&berth, "run_deleted", 0.0).await?;

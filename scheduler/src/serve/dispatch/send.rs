@@ -35,6 +35,8 @@ const AGAIN: Backoff = Backoff { min: Duration::from_millis(100), max: Duration:
 /// How often a write is sent again that the server keeps answering with 5xx while the object stays as it was. By then
 /// half a minute has passed, and the first of them can't be under way any more.
 const REPEATS_MAX: u32 = 20;
+/// Failed reads after which the log says so, some 10 s.
+const WARN_AFTER: u32 = 3;
 
 /// The version a write is based on, and what it must preserve.
 struct Base {
@@ -87,10 +89,8 @@ impl Shared {
                     lost = true;
                     tracing::debug!(%error, "answer lost, reading");
                     match self.find(&api, run, &base, &intent.what).await {
-                        Found::Applied(version) => {
-                            lock(&self.own).wrote(&run.key, &run.uid, &base.version, version.clone(), new.conditions);
-                            return WriteOutcome::Applied(version);
-                        }
+                        // Not noted as our own: others may have written between our write and this version.
+                        Found::Applied(version) => return WriteOutcome::Applied(version),
                         Found::Changed => return WriteOutcome::Conflict,
                         Found::Gone => return WriteOutcome::Gone,
                         Found::Unchanged if failures >= REPEATS_MAX => {
@@ -163,6 +163,10 @@ impl Shared {
                 Ok(object) => return found(&object, run, base, what),
                 Err(error) if error.is_not_found() => return Found::Gone,
                 Err(error) => {
+                    // Until it is known, the placement counts; if it stays so, somebody should know why.
+                    if failures == WARN_AFTER {
+                        tracing::warn!(%error, "still can't read what became of a write");
+                    }
                     tracing::debug!(%error, failures, "can't read what became of a write");
                     tokio::time::sleep(AGAIN.delay(failures)).await;
                     failures = failures.saturating_add(1);
@@ -217,5 +221,66 @@ fn verdict(error: &CallError, lost: bool) -> Verdict {
         Verdict::Again
     } else {
         if lost { Verdict::Read } else { Verdict::Settled(WriteOutcome::Failed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_framework::model::ObjectKey;
+    use serde_json::json;
+
+    #[test]
+    fn a_read_tells_what_became_of_a_write() {
+        let run = RunRef { key: ObjectKey::new("ns", "a"), uid: "u".into(), resource_version: "7".into() };
+        let base = Base { version: "7".into(), conditions: Arc::new([]) };
+        let what = What::Bind { pod: "p".into(), pod_uid: "pu".into(), remarks: Vec::new() };
+        let ours = json!({"phase": "Scheduled", "assignedPod": "p", "assignedPodUID": "pu"});
+        let rows = [
+            ("u", "7", json!(null), "unchanged"),
+            ("u", "8", ours.clone(), "applied 8"),
+            ("u", "9", json!({"phase": "Running", "assignedPod": "p", "assignedPodUID": "pu"}), "applied 9"),
+            ("u", "8", json!({"phase": "Pending"}), "changed"),
+            ("u", "8", json!({"phase": "Scheduled", "assignedPod": "q", "assignedPodUID": "qu"}), "changed"),
+            ("other", "8", ours, "gone"),
+        ];
+        for (uid, version, status, expected) in rows {
+            let object = json!({"metadata": {"uid": uid, "resourceVersion": version}, "status": status});
+            let told = match found(&object, &run, &base, &what) {
+                Found::Applied(version) => format!("applied {version}"),
+                Found::Changed => "changed".to_owned(),
+                Found::Gone => "gone".to_owned(),
+                Found::Unchanged => "unchanged".to_owned(),
+            };
+            assert_eq!(told, expected, "{object}");
+        }
+    }
+
+    #[test]
+    fn after_a_lost_answer_no_refusal_is_believed_unread() {
+        let refused = |code, reason: &str| CallError::Refused { code, reason: reason.to_owned(), message: String::new(), retry_after: None };
+        let server = CallError::Server { code: 500, reason: String::new(), message: String::new(), retry_after: None };
+        let rows = [
+            (refused(409, "Conflict"), "Conflict", "read"),
+            (refused(404, "NotFound"), "Gone", "Gone"),
+            (refused(422, "Invalid"), "Failed", "read"),
+            (refused(403, "Forbidden"), "Failed", "read"),
+            (refused(429, "TooManyRequests"), "again", "again"),
+            (CallError::NotSent(String::new()), "again", "again"),
+            (CallError::Lost(String::new()), "read", "read"),
+            (CallError::TimedOut(Duration::ZERO), "read", "read"),
+            (CallError::Undecodable(String::new()), "read", "read"),
+            (server, "read", "read"),
+        ];
+        for (error, first, after_loss) in rows {
+            for (lost, expected) in [(false, first), (true, after_loss)] {
+                let told = match verdict(&error, lost) {
+                    Verdict::Settled(outcome) => format!("{outcome:?}"),
+                    Verdict::Again => "again".to_owned(),
+                    Verdict::Read => "read".to_owned(),
+                };
+                assert_eq!(told, expected, "{error}, lost {lost}");
+            }
+        }
     }
 }
