@@ -205,7 +205,7 @@ async fn another_profile_wakes_everybody_and_a_bad_one_changes_nothing() -> Resu
     };
     world.plane.scratch().write(&file, config(json!({"requireHeartbeat": "perhaps"})))?;
     berth.process().signal("HUP")?;
-    until("the log to tell", PATIENCE, || async { Ok(berth.log().contains("configuration not taken over").then_some(())) }).await?;
+    until("the log to tell", PATIENCE, || async { Ok(berth.log().contains("the last good one stays in force").then_some(())) }).await?;
     ensure!(wakeups(&berth, "profile_changed").await? == 0.0);
     world.plane.scratch().write(&file, config(json!({"requireHeartbeat": false})))?;
     berth.process().signal("HUP")?;
