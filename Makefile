@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver bench crds docs controlplane prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -55,6 +55,12 @@ crds: rust ## Writes deploy/crds from the Rust types
 	$(BUILD)
 	mkdir -p deploy/crds
 	$(BERTH) crds --output deploy/crds
+
+image: rust ## Builds the container image with the local Docker engine; IMAGE names it, PROFILE=dev is quicker
+	deploy/image/build.sh $(IMAGE)
+
+chart: ## Packages the Helm chart
+	HELM=$$(tests/helm/build.sh)/helm && $$HELM package deploy/chart/berth --destination $(CARGO_TARGET_DIR)
 
 docs: ## The documentation of the crates
 	cargo doc --locked --workspace --no-deps

@@ -15,6 +15,13 @@ need cc gcc
 if [ "${1:-}" != rust ]; then
   need git git
   need flock util-linux
+  need unshare util-linux
+  need dockerd docker.io
+  need docker docker.io
+  need prometheus prometheus
+  need promtool prometheus
+  need chromium chromium
+  need chromedriver chromium-driver
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

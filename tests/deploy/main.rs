@@ -3,4 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod chart;
+mod engine;
 mod helm;
+mod image;
+mod live;
+mod privilege;
+mod prometheus;
+mod rules;
+#[path = "../apiserver/serve_world.rs"]
+#[allow(dead_code, reason = "each suite uses its part of the world")]
+mod world;

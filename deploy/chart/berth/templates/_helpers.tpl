@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The BerthConfiguration that the Pods read: the values, with requireWorkspaceAgent for each profile that leaves it open. */}}
+{{/* The BerthConfiguration of the ConfigMap: the values, with requireWorkspaceAgent for each profile that leaves it open. */}}
 {{- define "berth.configuration" -}}
 {{- $configuration := deepCopy .Values.configuration -}}
 {{- $profiles := list -}}
