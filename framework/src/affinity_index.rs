@@ -471,7 +471,7 @@ fn file(index: &NamespaceIndex, selector: &CompiledSelector) -> (Filing, Vec<Lab
         };
         let postings = index.postings.get(&key);
         let (size, filing) = if requirement.op == Operator::In {
-            let values: Vec<String> = requirement.values.iter().cloned().collect();
+            let values: Vec<String> = requirement.values.to_vec();
             let size = postings.map_or(0, |p| values.iter().filter_map(|v| p.by_value.get(v)).map(FxHashSet::len).sum());
             (size, Filing::Values(key, values))
         } else {

@@ -397,27 +397,20 @@ fn pick<'a>(profile: &Profile, candidates: impl Iterator<Item = Candidate<'a>>, 
         let normalized = scored.raw.iter().zip(&ends).zip(&weights).map(|((raw, end), weight)| weight * min_max(*raw, *end));
         scored.fixed + normalized.sum::<i64>()
     };
-    let order = |c: &Candidate<'a>| -> (std::cmp::Reverse<i64>, TieKey, Arc<str>) { (std::cmp::Reverse(total(c.scored)), c.scored.tie, c.name.clone()) };
-    let mut ranked: Vec<(&Candidate<'a>, _)> = Vec::new();
+    let order = |a: &&Candidate<'a>, b: &&Candidate<'a>| {
+        let totals = total(b.scored).cmp(&total(a.scored));
+        totals.then_with(|| a.scored.tie.cmp(&b.scored.tie)).then_with(|| a.name.cmp(b.name))
+    };
     if keep <= 1 {
-        let mut best: Option<(&Candidate<'a>, (std::cmp::Reverse<i64>, TieKey, &Arc<str>))> = None;
-        for c in &candidates {
-            let key = (std::cmp::Reverse(total(c.scored)), c.scored.tie, c.name);
-            if best.as_ref().is_none_or(|(_, known)| key < *known) {
-                best = Some((c, key));
-            }
-        }
-        let (best, _) = best?;
+        let best = candidates.iter().min_by(order)?;
         let ranked = vec![Ranked { pod: best.name.clone(), total: total(best.scored), by_plugin: Vec::new() }];
         return Some(Choice { pod: best.pod, ranked });
     }
-    ranked.extend(candidates.iter().map(|c| (c, order(c))));
-    ranked.sort_by(|(_, a), (_, b)| a.cmp(b));
-    let (best, _) = ranked.first()?;
-    let pod = best.pod;
-    let ranked =
-        ranked.iter().take(keep).map(|(c, _)| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) }).collect();
-    Some(Choice { pod, ranked })
+    let mut ranked: Vec<&Candidate<'a>> = candidates.iter().collect();
+    ranked.sort_by(order);
+    let pod = ranked.first()?.pod;
+    let told = |c: &&Candidate<'a>| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) };
+    Some(Choice { pod, ranked: ranked.iter().take(keep).map(told).collect() })
 }
 
 /// Min-max to 0..=[`MAX_SCORE`], floored; all equal is 0 (decisions "Preferred").

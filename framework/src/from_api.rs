@@ -192,8 +192,11 @@ pub fn pod_object(pod: &Pod) -> Option<PodObject> {
     })
 }
 
+/// Resource and value of capacity annotations that can't be used.
+type Ignored = Vec<(String, String)>;
+
 /// Capacity from annotations (decisions "Capacity"); what can't be used is returned beside it.
-fn capacity_of(annotations: &BTreeMap<String, String>) -> (BTreeMap<Arc<str>, i64>, Vec<(String, String)>) {
+fn capacity_of(annotations: &BTreeMap<String, String>) -> (BTreeMap<Arc<str>, i64>, Ignored) {
     let mut capacity = BTreeMap::new();
     let mut bad = Vec::new();
     for (key, value) in annotations {

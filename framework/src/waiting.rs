@@ -406,11 +406,12 @@ impl Waiting {
         let mut groups_refused: Vec<(RequestsId, usize)> = Vec::new();
         {
             let groups = if asked.term.is_none() { self.wide.get(&domain) } else { None };
-            let mut heads: Vec<(RequestsId, u32, std::iter::Peekable<std::collections::btree_set::Iter<'_, (Age, ClassId)>>)> =
-                groups.into_iter().flatten().map(|(requests, group)| (*requests, group.also_wanted, group.by_age.iter().peekable())).collect();
+            // Per group: its requests and what it also wants, and its classes not yet looked at, oldest first.
+            let mut heads: Vec<_> =
+                groups.into_iter().flatten().map(|(requests, group)| ((*requests, group.also_wanted), group.by_age.iter().peekable())).collect();
             let mut others = others.iter().peekable();
             loop {
-                let oldest_wide = heads.iter_mut().enumerate().filter_map(|(i, (_, _, head))| head.peek().map(|item| (*item, i))).min();
+                let oldest_wide = heads.iter_mut().enumerate().filter_map(|(i, (_, head))| head.peek().map(|item| (*item, i))).min();
                 let take_other = match (others.peek(), oldest_wide) {
                     (Some(other), Some((wide, _))) => *other < wide,
                     (Some(_), None) => true,
@@ -424,14 +425,14 @@ impl Waiting {
                     }
                 } else if let Some(((_, id), at)) = oldest_wide {
                     let id = *id;
-                    heads[at].2.next();
+                    heads[at].1.next();
                     (id, Some(at))
                 } else {
                     break;
                 };
                 self.touched += 1;
                 let Some(class) = self.classes.get(&class_id) else { continue };
-                let also = group.map_or(0, |at| heads[at].1);
+                let also = group.map_or(0, |at| heads[at].0.1);
                 let Some(cause) = asked.cause_for(class, also) else { continue };
                 if declined.contains(&class_id) {
                     continue;
@@ -447,7 +448,7 @@ impl Waiting {
                         if let Some(at) = group
                             && profile.same_for_equal_requests(plugin)
                         {
-                            groups_refused.push((heads[at].0, plugin));
+                            groups_refused.push((heads[at].0.0, plugin));
                             drop(heads.swap_remove(at));
                         }
                     }

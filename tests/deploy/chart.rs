@@ -244,7 +244,8 @@ fn the_binary_takes_every_flag_and_the_profile_of_the_chart() -> Result<()> {
     for (name, values) in value_sets() {
         let objects = helm.rendered(name, "berth", &values)?;
         let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("no Deployment")?;
-        let args: Vec<&str> = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("no args")?.iter().filter_map(Value::as_str).collect();
+        let args: Vec<&str> =
+            deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("no args")?.iter().filter_map(Value::as_str).collect();
         // clap reads from left to right and fails at the first flag it does not know, before it comes to --help.
         let output = Command::new(&berth).args(&args).arg("--help").output()?;
         ensure!(output.status.success(), "{name}: berth {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));

@@ -82,10 +82,7 @@ impl Replica {
     async fn start(release: &Release, plane: &ControlPlane, name: &str, kubeconfig: &std::path::Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(berth::binary()?);
-        command
-            .args(release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))]))
-            .args(["--kubeconfig", &path(kubeconfig)])
-            .env("HOSTNAME", name);
+        command.args(release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))])).args(["--kubeconfig", &path(kubeconfig)]).env("HOSTNAME", name);
         let process = Guarded::spawn(name, command, &plane.scratch().path().join(format!("{name}.log")))?;
         let mut replica = Self { process, port };
         until(&format!("{name} to be ready"), PATIENCE, || async { Ok((get(port, "/readyz").await?.0 == 200).then_some(())) })

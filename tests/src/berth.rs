@@ -107,6 +107,11 @@ impl Berth {
         }
     }
 
+    /// Where its endpoints are.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
     /// GET of one of its endpoints: status and body.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
         let uri = format!("http://127.0.0.1:{}{path}", self.port).parse()?;

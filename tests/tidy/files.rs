@@ -46,7 +46,7 @@ fn has_purpose(name: &str, text: &str) -> bool {
         (_, "tpl") => says("{{/*") || says("#"),
         (_, "html" | "svg" | "xml") => says("<!--"),
         ("Makefile" | "Dockerfile" | "Containerfile", _) => says("#"),
-        (_, "toml" | "yaml" | "yml" | "sh" | "bash" | "py" | "mk" | "service" | "conf" | "star") => says("#"),
+        (_, "toml" | "yaml" | "yml" | "sh" | "bash" | "py" | "mk" | "service" | "conf" | "star") => says("#") || says("{{- /*"),
         // A script without an extension.
         _ if text.starts_with("#!") => says("#"),
         _ => true,

@@ -44,7 +44,9 @@ fn before_any_pod(rejection: &Rejection) -> String {
     match rejection.reason.code {
         "WorkspaceNotFound" => format!("workspace {subject} must be created and become Bound"),
         "WorkspacePending" => format!("workspace {subject} must be Bound"),
-        "WorkspaceLost" | "WorkspaceReleased" | "WorkspaceDeleting" => format!("another workspace: {subject} does not come back; recreate it under this name or name another in a new Run"),
+        "WorkspaceLost" | "WorkspaceReleased" | "WorkspaceDeleting" => {
+            format!("another workspace: {subject} does not come back; recreate it under this name or name another in a new Run")
+        }
         "WorkspaceRuntimeMismatch" => format!("workspace {subject} must be of the Run's runtime; it can't change, so name another in a new Run"),
         "WorkspaceUnfenced" => format!("workspace {subject} must tell status.boundPodUID"),
         "NoAffinityTarget" => format!("label {subject} on an active Run of this runtime"),
@@ -107,7 +109,10 @@ mod tests {
         let full = |name: &str| pod(name, &[("Capacity", &ROOM)], &[("runs", 1)]);
         let far = pod("d", &[("RuntimeReady", &STALE), ("Capacity", &ROOM)], &[("runs", 9)]);
         assert_eq!(changes(vec![full("a"), full("b"), full("c"), far]), ["one more slot on any of 3 Pods"]);
-        assert_eq!(changes(vec![pod("a", &[("RuntimeReady", &STALE), ("Capacity", &ROOM)], &[("runs", 2), ("gpu", 1)])]), ["a fresh heartbeat and 2 more slots and 1 more gpu on Pod a"]);
+        assert_eq!(
+            changes(vec![pod("a", &[("RuntimeReady", &STALE), ("Capacity", &ROOM)], &[("runs", 2), ("gpu", 1)])]),
+            ["a fresh heartbeat and 2 more slots and 1 more gpu on Pod a"]
+        );
         assert_eq!(changes(vec![pod("a", &[("Zones", &OTHER)], &[])]), ["end of Zones's in the wrong zone on Pod a"]);
         assert_eq!(changes(vec![pod("a", &[], &[])]), Vec::<String>::new(), "it fits");
     }
@@ -116,7 +121,11 @@ mod tests {
     fn without_pods_or_before_pods_the_change_is_another() {
         assert_eq!(changes(Vec::new()), ["a Pod with label runtime=bash that is ready and has room"]);
         let rejection = Rejection::about(&NO_TARGET, "app=x");
-        let diagnosis = Diagnosis { pods: 1, rejections: vec![Charge { plugin: "RunAffinity", rejection: rejection.clone(), pods: 1 }], refused: Some(("RunAffinity", rejection)) };
+        let diagnosis = Diagnosis {
+            pods: 1,
+            rejections: vec![Charge { plugin: "RunAffinity", rejection: rejection.clone(), pods: 1 }],
+            refused: Some(("RunAffinity", rejection)),
+        };
         let explanation = Explanation { runtime: "bash".into(), pods: vec![pod("a", &[], &[])] };
         assert_eq!(smallest(&explanation, &diagnosis), ["label app=x on an active Run of this runtime"]);
     }

@@ -15,10 +15,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use berth_api::conditions;
 use berth_api::constants::run_condition;
 use berth_api::run::Run;
 use berth_api::runtime_ready::Now;
-use berth_api::conditions;
 use berth_framework::core::{Core, Explanation, Input, Judgement};
 use berth_framework::from_api;
 use berth_framework::model::{Delta, Phase, RunObject};
