@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::cache::{Cache, DomainId, RunEntry};
-use crate::plugin::{MAX_SCORE, Prepared, Rejection, TieKey, WakeCause};
+use crate::plugin::{MAX_SCORE, Prepared, Rejection, WakeCause};
 use crate::profile::Profile;
 use crate::table::{MAX_TABLES, Prepares, Scored, ShapeTable, add_rejection, evaluate};
 use crate::views::{PodId, RunView, Snapshot};
