@@ -45,7 +45,7 @@ pub fn first(source: &Source, registry: &Registry) -> Result<Option<First>, Misc
         Source::File(path) => {
             let candidate = Candidate {
                 source: path.display().to_string(),
-                text: std::fs::read(path).map_err(|error| error.to_string()).and_then(|bytes| config::text_of(bytes)),
+                text: std::fs::read(path).map_err(|error| error.to_string()).and_then(config::text_of),
                 generation: None,
             };
             let loaded = candidate.load(registry).map_err(wrong)?;

@@ -202,8 +202,8 @@ impl Keeper {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
     use super::*;
     use berth_plugins::Builtin as _;
     use serde_json::json;
