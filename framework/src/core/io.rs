@@ -135,7 +135,7 @@ pub enum AttemptResult {
     Placed {
         /// UID of the chosen Pod.
         pod_uid: Arc<str>,
-        /// The chosen Pod and up to two runners-up (if [`Core::keep_ranked`] asked for them).
+        /// The chosen Pod and up to two runners-up (if [`super::Core::keep_ranked`] asked for them).
         ranked: Vec<Ranked>,
     },
     /// No Pod fits.
