@@ -25,11 +25,13 @@ function showDetails(run) {
   ];
   details.replaceChildren(...parts);
   details.hidden = false;
+  document.body.classList.add("docked");
 }
 
 function closeDetails() {
   if (details.hidden) return;
   details.hidden = true;
+  document.body.classList.remove("docked");
   view.selected = null;
   list.first = -1;
   drawTable();

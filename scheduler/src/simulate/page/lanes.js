@@ -46,6 +46,18 @@ function meanLoad(side, pod) {
   return load.reduce((sum, [x, share], i) => sum + share * ((load[i + 1]?.[0] ?? end) - x), 0) / end;
 }
 
+/** Does what changes the rows, and keeps the first Pod in view where it is. */
+function keepingPlace(change) {
+  const [first] = lanes.scrollers;
+  const top = first?.scroller.scrollTop ?? 0;
+  const pod = top > 0 ? lanes.rows[lastBefore(lanes.rows.length, i => lanes.top[i], top)]?.pod : undefined;
+  change();
+  layOutRows();
+  if (pod === undefined) return;
+  first.resize();
+  first.scroller.scrollTop = lanes.top[lanes.rows.findIndex(row => row.pod === pod)];
+}
+
 /** Where nothing is left at the end, the end says little of a Pod. */
 const showsMean = () => view.at === null && A.load.of === "overTime";
 
@@ -157,7 +169,7 @@ function laneChart(side, gutter) {
   drawers.push(() => {
     legend.replaceChildren(...(view.rows === "load"
       ? [swatch("load", "load"), swatch("full", "full")]
-      : [swatch("bar", "Run"), side.runs.held.includes(1) ? swatch("held", "was there before") : "", comparing ? swatch("mark", "on another Pod in the other") : "", comparing ? swatch("only", "only here") : "", swatch("slot", "free slot")].filter(Boolean)));
+      : [swatch("bar", "Run"), side.runs.held.includes(1) ? swatch("held", "was there before") : "", comparing ? swatch("mark", "on another Pod in the other") : "", comparing ? swatch(side === A ? "only" : "c7", "only here") : "", swatch("slot", "free slot")].filter(Boolean)));
     resize();
     const g = sharpen(canvas, canvas.clientWidth, height);
     const { left, right } = plot();
@@ -259,10 +271,10 @@ function drawLoad(g, side, load, _, y, h, left, right) {
 function drawRuns(g, side, pod, y, left, right) {
   const { x } = scale(left, right);
   const h = trackHeight(pod);
-  const gap = h >= 5 ? 1 : h >= 3 ? 0.5 : 0;
+  const gap = h >= 4 ? 1 : h >= 3 ? 0.5 : 0;
   const slots = Math.min(data.pods[pod].capacity.runs ?? 0, SLOTS_MAX);
   g.fillStyle = colours.slot;
-  if (h >= 5) for (let track = 0; track < slots; track++) g.fillRect(left, y + track * h, right - left, h - gap);
+  if (h >= 4) for (let track = 0; track < slots; track++) g.fillRect(left, y + track * h, right - left, h - gap);
   else g.fillRect(left, y, right - left, slots * h);
   const { matches } = view;
   const strong = [];
@@ -275,7 +287,7 @@ function drawRuns(g, side, pod, y, left, right) {
     const width = Math.max(Math.min(x(to), right + 4) - start - (x(to) - x(from) > 3 ? 1 : 0), 1);
     const change = changeOf(run);
     g.globalAlpha = matches && !matches.set.has(run) ? 0.28 : 1;
-    g.fillStyle = colours[matches?.set.has(run) ? "find" : side.runs.held[run] ? "held" : change === "different" ? "mark" : differs(run) ? "only" : side.shade[run] ? "bar-alt" : "bar"];
+    g.fillStyle = colours[matches?.set.has(run) ? "find" : side.runs.held[run] ? "held" : change === "different" ? "mark" : change === "onlyA" ? "only" : change === "onlyB" ? "c7" : side.shade[run] ? "bar-alt" : "bar"];
     g.fillRect(start, top, width, tall);
     if (tall >= LABELLED && width > 34 && g.globalAlpha === 1) {
       g.fillStyle = matches?.set.has(run) ? "#1a1a1a" : readable(g.fillStyle);

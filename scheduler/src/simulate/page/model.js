@@ -9,6 +9,11 @@ const keyOf = run => `${namespaceOf(run)}/${nameOf(run)}`;
 const keys = Array.from({ length: runCount }, (_, run) => keyOf(run).toLowerCase());
 const podKey = pod => `${data.pods[pod].namespace}/${data.pods[pod].name}`;
 const comparing = data.sides.length === 2;
+/** The file without its folders, unless both are called the same. */
+function shortLabel(side) {
+  const short = data.sides.map(({ label }) => label.split("/").at(-1));
+  return new Set(short).size < short.length ? side.label : short[data.sides.indexOf(side)];
+}
 const sideName = side => (comparing ? "AB"[side] : "");
 
 const byName = new Intl.Collator("en", { numeric: true });
@@ -154,6 +159,8 @@ function whyOf(side, run) {
   if (side.runs.pod[run] >= 0 && chosen) {
     const parts = [];
     for (let i = 2; i < chosen.length; i += 2) {
+      // Who adds nothing explains nothing.
+      if (chosen[i + 1] === 0 && chosen[1] !== 0) continue;
       const plugin = side.plugins[chosen[i]];
       const weight = weightOf(side, run, plugin);
       parts.push(`${plugin} ${weight === 1 ? "" : `${count(weight)}×`}${score(chosen[i + 1])}`);

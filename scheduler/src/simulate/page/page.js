@@ -61,7 +61,7 @@ function drawAgreement() {
 function drawTexts() {
   const what = [plural(runCount, "Run"), plural(data.pods.length, "Pod")];
   if (data.workspaces) what.push(plural(data.workspaces, "workspace"));
-  what.push(comparing ? `A = ${A.label}, B = ${B.label}` : `configuration ${A.label}`);
+  what.push(comparing ? `A = ${shortLabel(A)}, B = ${shortLabel(B)}` : `configuration ${shortLabel(A)}`);
   by("subtitle").textContent = by("subtitle").title = what.join(" · ");
   document.title = `Berth simulation: ${what.slice(0, 2).join(", ")}`;
   const leftAlone = Object.entries(data.leftAlone).map(([kind, n]) => `${count(n)} ${kind}`).join(", ");
@@ -88,9 +88,10 @@ function drawControls() {
 }
 
 function setRows(rows) {
-  view.rows = rows;
-  view.flipped.clear();
-  layOutRows();
+  keepingPlace(() => {
+    view.rows = rows;
+    view.flipped.clear();
+  });
   drawControls();
   changed();
 }
@@ -221,7 +222,7 @@ for (const bar of document.querySelectorAll("#timeline .group, #timeline .select
 by("filters").hidden = runCount === 0;
 by("sides").classList.toggle("two", comparing);
 by("sides").replaceChildren(...data.sides.map((side, i) => {
-  const title = comparing ? element("h3", { class: "side-title" }, element("span", { class: "tag" }, sideName(i)), side.label) : "";
+  const title = comparing ? element("h3", { class: "side-title", title: side.label }, element("span", { class: "tag" }, sideName(i)), shortLabel(side)) : "";
   return element("div", { class: "card side" }, title, waitingChart(side, gutter), laneChart(side, gutter));
 }));
 // Every Run at once where that is not too much to look at.

@@ -57,7 +57,8 @@ function waitingChart(side, gutter) {
       empty.textContent = runCount === 0 ? "There is no Run that could wait." : side.summary.placed ? "Nothing waited: every Run found a Pod at once." : "No Run waited for a Pod.";
       return;
     }
-    legend.replaceChildren(...items.filter((_, i) => used[i]));
+    // The same on all sides, so that they stay level.
+    legend.replaceChildren(...items.filter((_, i) => usedAnywhere(causes[i].name)));
     const shown = view.at === null ? null : rowAt(view.at);
     causes.forEach((_, i) => (values[i].textContent = shown ? count(shown[order[i]] ?? 0) : `up to ${count(counts.reduce((most, row) => Math.max(most, row[order[i]] ?? 0), 0))}`));
     const most = Math.max(1, ...data.sides.map(other => highest(axes[view.axis].waiting(other))));
@@ -111,6 +112,14 @@ function waitingChart(side, gutter) {
     canvas.setAttribute("aria-label", `Waiting Runs by cause: at most ${count(peak)} at once, ${count(total(rowAt(axes[view.axis].end)))} at the end.`);
   });
   return panel;
+}
+
+/** Whether Runs of any side wait for it on the axis of now. */
+function usedAnywhere(name) {
+  return data.sides.some(side => {
+    const index = side.causes.findIndex(cause => causeName(cause) === name);
+    return index >= 0 && axes[view.axis].waiting(side).counts.some(row => row[index] > 0);
+  });
 }
 
 function highest(samples) {
