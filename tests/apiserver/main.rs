@@ -3,7 +3,9 @@
 
 mod api_rows;
 mod binder;
+mod explain;
 mod informer;
+mod leader_election;
 mod serve_crash;
 mod serve_example;
 mod serve_invalid;

@@ -25,7 +25,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         (
             "everything",
             json!({
-                "replicas": 3,
+                "replicas": 1,
                 "image": {"repository": "example.test/berth", "digest": format!("sha256:{}", "0".repeat(64)), "pullPolicy": "Always"},
                 "imagePullSecrets": [{"name": "pull"}],
                 "fullnameOverride": "placer",
@@ -81,6 +81,7 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"replicas": "two"}), "/replicas"),
         (json!({"replicas": -1}), "/replicas"),
         (json!({"replicas": 2, "leaderElection": {"enabled": false}}), "/replicas"),
+        (json!({"leaderElection": {"enabled": true}}), "/leaderElection/enabled"),
         (json!({"image": {"repository": ""}}), "/image/repository"),
         (json!({"image": {"digest": "sha256:abc"}}), "/image/digest"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "/image/pullPolicy"),

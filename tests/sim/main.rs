@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
 mod check;
+mod config_meaning;
+mod config_rows;
 mod history;
 mod large;
 mod messages;
