@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use berth_framework::WorkCounters;
-use berth_framework::core::AttemptResult;
+use berth_framework::core::{Attempt, AttemptResult};
 use berth_framework::model::RunObject;
+use berth_tests::oracle::{Decision, Oracle, Rules};
 
 use crate::stage::{RunExt as _, Stage, active, pod, run};
 
@@ -94,4 +95,56 @@ fn a_cohort_costs_its_targets() {
 #[test]
 fn a_preference_that_every_pod_meets_costs_the_same_however_large_the_cluster_is() {
     same_cost(Shape::Preferred, WorkCounters { pods: 4, terms: 4, runs: 0 });
+}
+
+/// Decisions per world that are held against the exhaustive oracle.
+const SAMPLED: usize = 50;
+
+/// In the worlds whose cost is counted above (smaller, for the oracle looks at everything every time) the core decides as the
+/// oracle does: the same Pods in the same order with the same totals.
+fn decides_as_the_oracle(shape: Shape, pods: usize, actives: usize) {
+    let mut stage = Stage::new();
+    stage.core.keep_ranked(3);
+    let mut oracle = Oracle::new(Rules::default());
+    for i in 0..pods {
+        let pod = pod(&format!("p{i}"), i64::try_from(actives + i % 7).expect("small"));
+        oracle.see_pod(&Arc::new(pod.clone()), stage.now);
+        stage.pod(pod);
+    }
+    for i in 0..actives {
+        let member = active(&format!("a{i}"), &format!("p{}", (i * i) % pods));
+        let member = match shape {
+            Shape::Cohorts if i < COHORTS * TARGETS => member.labels(&[("cohort", &format!("c{}", i % COHORTS))]),
+            Shape::Preferred if i % 2 == 0 => member.labels(&[("tier", "gold")]),
+            _ => member,
+        };
+        oracle.see_run(&Arc::new(member.clone()));
+        stage.run(member);
+    }
+    for n in 0..SAMPLED {
+        let newcomer = newcomer(shape, n);
+        let expected = oracle.expected(&newcomer, stage.now);
+        stage.run(newcomer.clone());
+        let attempts = stage.work();
+        let (Decision::Fits(expected), [Attempt { result: AttemptResult::Placed { ranked, .. }, .. }]) = (&expected, &attempts[..]) else {
+            panic!("{shape:?} {n}: {expected:?}, {attempts:?}");
+        };
+        let found: Vec<_> = ranked.iter().map(|r| (r.pod.to_string(), r.total)).collect();
+        let wanted: Vec<_> = expected.iter().take(3).map(|s| (s.pod.clone(), s.total)).collect();
+        assert_eq!(found, wanted, "{shape:?} {n}");
+        let bind = stage.binds().remove(0);
+        stage.stored(bind.write);
+        let bound = RunObject { assigned_pod: Some(bind.pod.clone()), affinity: newcomer.affinity, ..active(&format!("new-{n}"), &bind.pod) };
+        oracle.see_run(&Arc::new(bound.clone()));
+        stage.run(bound);
+        stage.work();
+    }
+}
+
+#[test]
+fn sampled_decisions_of_every_world_are_the_oracles() {
+    for shape in [Shape::One, Shape::Cohorts, Shape::Preferred] {
+        decides_as_the_oracle(shape, 100, 1_000);
+        decides_as_the_oracle(shape, 400, 4_000);
+    }
 }
