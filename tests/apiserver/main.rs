@@ -3,6 +3,7 @@
 
 mod api_rows;
 mod binder;
+mod config_live;
 mod explain;
 mod informer;
 mod leader_election;

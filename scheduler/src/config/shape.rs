@@ -230,17 +230,20 @@ impl Cuts {
         if self.paths.iter().any(|cut| below(&error.path, cut)) {
             return true;
         }
-        // Who is the default depends on all profiles; what args as a whole are refused for, on every field.
+        // Who is the default depends on all profiles.
         let names_default = error.path == "profiles" || (error.path.starts_with("profiles[") && error.path.ends_with("].runtimes"));
-        let decides_default = |cut: &String| cut.starts_with("profiles") && (cut.ends_with(']') || cut.contains(".runtimes") || cut.ends_with(".shadow"));
+        let decides_default = |cut: &String| match cut.strip_prefix("profiles[").and_then(|rest| rest.split_once(']')) {
+            Some((_, field)) => field.is_empty() || field == ".shadow" || field.starts_with(".runtimes"),
+            None => false,
+        };
         if names_default && self.paths.iter().any(decides_default) {
             return true;
         }
-        error.path.contains(".args")
-            && self.paths.iter().any(|cut| {
-                below(cut, error.path.split_inclusive(".args").next().unwrap_or_default())
-                    && (error.path.ends_with(".args") || error.message.contains(cut.rsplit('.').next().unwrap_or_default()))
-            })
+        // A plugin saw its args without what was cut out of them.
+        let Some((at, _)) = error.path.split_once(".args") else { return false };
+        let args = format!("{at}.args");
+        let speaks_of = |cut: &String| error.path == args || error.message.contains(cut.rsplit('.').next().unwrap_or_default());
+        self.paths.iter().any(|cut| below(cut, &args) && speaks_of(cut))
     }
 }
 

@@ -1,12 +1,12 @@
 //! The flags of `berth serve`.
 
 use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use berth_framework::profile::MAX_BIND_WORKERS;
 use clap::{Args, ValueEnum};
 
-use super::configuration::{ConfigMapName, Source};
+use super::configuration::{ConfigMapName, Overrides, Source};
 
 /// Flags of `berth serve`.
 #[derive(Clone, Debug, Args)]
@@ -27,8 +27,8 @@ pub struct ServeArgs {
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub config_map: Option<ConfigMapName>,
     /// Status writes of Runs under way at once; wins over the configuration's bindWorkers (32)
-    #[arg(long, value_name = "N")]
-    pub bind_workers: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BIND_WORKERS)))]
+    pub bind_workers: Option<u32>,
     /// Publishes no Event per placement
     #[arg(long)]
     pub no_scheduled_events: bool,
@@ -48,6 +48,11 @@ impl ServeArgs {
             (None, Some(path)) => Source::File(path.clone()),
             (None, None) => Source::Defaults,
         }
+    }
+
+    /// What wins over the configuration.
+    pub fn overrides(&self) -> Overrides {
+        Overrides { bind_workers: self.bind_workers }
     }
 }
 

@@ -36,7 +36,7 @@ use berth_runtime::{Clock, SystemClock};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Client;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +83,8 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     let listener = TcpListener::bind(args.metrics_addr).await.with_context(|| format!("cannot listen on {}", args.metrics_addr))?;
     let shutdown = CancellationToken::new();
     listen_to_signals(shutdown.clone())?;
+    // From here on it does not end the process.
+    let hangup = signal(SignalKind::hangup())?;
     let listener = listener.into_std()?;
     let first = match (first, &source) {
         (None, Source::ConfigMap(name)) => configuration::from_config_map(name, &registry, &client, &listener, &metrics, &shutdown).await?,
@@ -90,9 +92,9 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     };
     let Some(first) = first else { return Ok(()) };
     let listener = TcpListener::from_std(listener)?;
-    let in_force = crate::config::summary(&first.loaded.effective);
+    let in_force = crate::config::summary(&args.overrides().over(first.loaded.effective.clone()));
     tracing::info!(address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), config = %first.candidate.source, %in_force, "berth serves");
-    let parts = Parts { args: &args, source, first, registry, metrics, client, listener, shutdown: &shutdown };
+    let parts = Parts { args: &args, source, first, hangup, registry, metrics, client, listener, shutdown: &shutdown };
     let ended = assemble(parts)?.run(shutdown).await;
     match ended {
         Ended::Stopped => tracing::info!("stopped"),
@@ -124,6 +126,7 @@ struct Parts<'a> {
     args: &'a ServeArgs,
     source: Source,
     first: First,
+    hangup: Signal,
     registry: Registry,
     metrics: Arc<Metrics>,
     client: Client,
@@ -133,7 +136,7 @@ struct Parts<'a> {
 
 /// Builds every part and starts it; the groups stop in reverse order.
 fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
-    let Parts { args, source, first, registry, metrics, client, listener, shutdown } = parts;
+    let Parts { args, source, first, hangup, registry, metrics, client, listener, shutdown } = parts;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
@@ -146,12 +149,10 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let pulse = Arc::new(Pulse::new());
     let tools = Tools { client: client.clone(), runs: runs.clone(), answers, clock: clock.clone(), metrics: metrics.clone(), announcer };
-    // A flag wins, and /configz tells what is in force.
-    let configured = first.loaded.effective.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS);
-    let bind_workers = args.bind_workers.map_or(configured as usize, std::num::NonZeroUsize::get);
-    let dispatcher = Dispatcher::new(bind_workers, tools);
+    let bind_workers = args.overrides().over(first.loaded.effective.clone()).bind_workers.unwrap_or(DEFAULT_BIND_WORKERS);
+    let dispatcher = Dispatcher::new(bind_workers as usize, tools);
     let (to_owner, reconfigured) = mpsc::channel::<Reconfigure>(1);
-    let keeper = Keeper::new(&first, registry, to_owner, metrics.clone());
+    let keeper = Keeper::new(&first, args.overrides(), registry, to_owner, metrics.clone());
     let inputs = Inputs {
         runs: runs.subscribe(DELTAS_MAX),
         pods: pods.subscribe(DELTAS_MAX),
@@ -196,7 +197,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     group.spawn("runs", watch::<Run, _>(watch_runs, client.clone(), config.clone(), objects::read_run, group.stop()));
     group.spawn("pods", watch::<Pod, _>(watch_pods, client.clone(), labelled, objects::read_pod, group.stop()));
     group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client.clone(), config, objects::read_workspace, group.stop()));
-    follow(group, source, keeper, client, recorder)?;
+    follow(group, source, keeper, hangup, client, recorder);
     let group = supervisor.group(STOP_WITHIN);
     let stop = group.stop();
     group.spawn("events", async move {
@@ -216,8 +217,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
 }
 
 /// Follows the configuration where it comes from.
-fn follow(group: &mut Group, source: Source, keeper: Keeper, client: Client, recorder: Recorder) -> anyhow::Result<()> {
-    let hangup = signal(SignalKind::hangup())?;
+fn follow(group: &mut Group, source: Source, keeper: Keeper, hangup: Signal, client: Client, recorder: Recorder) {
     let stop = group.stop();
     match source {
         Source::Defaults => group.spawn("configuration", ends(configuration::follow_nothing(keeper, hangup, stop))),
@@ -232,7 +232,6 @@ fn follow(group: &mut Group, source: Source, keeper: Keeper, client: Client, rec
             group.spawn("configuration", ends(configuration::follow_config_map(deltas, keeper, recorder, hangup, stop)));
         }
     }
-    Ok(())
 }
 
 async fn ends(task: impl Future<Output = ()>) -> Result<(), String> {

@@ -123,11 +123,26 @@ pub enum Offered {
     Ended,
 }
 
+/// Flags that win over the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--bind-workers`.
+    pub bind_workers: Option<u32>,
+}
+
+impl Overrides {
+    /// What is in force if `configured` is what the configuration says.
+    pub fn over(self, configured: BerthConfiguration) -> BerthConfiguration {
+        BerthConfiguration { bind_workers: self.bind_workers.or(configured.bind_workers), ..configured }
+    }
+}
+
 /// Takes candidates and brings those that are valid into force, one after the other.
 pub struct Keeper {
     registry: Registry,
     /// What the process was started with: what can't change is held against it.
     start: BerthConfiguration,
+    overrides: Overrides,
     in_force: watch::Sender<Arc<BerthConfiguration>>,
     last: Candidate,
     last_valid: bool,
@@ -138,12 +153,12 @@ pub struct Keeper {
 
 impl Keeper {
     /// A keeper of what the process starts with.
-    pub fn new(first: &First, registry: Registry, to_owner: mpsc::Sender<Reconfigure>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(first: &First, overrides: Overrides, registry: Registry, to_owner: mpsc::Sender<Reconfigure>, metrics: Arc<Metrics>) -> Self {
         let start = first.loaded.effective.clone();
         let generation = first.candidate.generation.unwrap_or(1);
         metrics.config_applied(generation);
-        let in_force = watch::Sender::new(Arc::new(start.clone()));
-        Self { registry, start, in_force, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
+        let in_force = watch::Sender::new(Arc::new(overrides.over(start.clone())));
+        Self { registry, start, overrides, in_force, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
     }
 
     /// Where what is in force can be read.
@@ -177,7 +192,8 @@ impl Keeper {
             }
         };
         self.last_valid = true;
-        if loaded.effective == **self.in_force.borrow() {
+        let effective = self.overrides.over(loaded.effective);
+        if effective == **self.in_force.borrow() {
             self.applied(&candidate);
             tracing::info!(source = %candidate.source, "configuration read again; it says what is in force");
             return Offered::Unchanged;
@@ -188,8 +204,8 @@ impl Keeper {
             return Offered::Ended;
         }
         self.applied(&candidate);
-        let summary = config::summary(&loaded.effective);
-        self.in_force.send_replace(Arc::new(loaded.effective));
+        let summary = config::summary(&effective);
+        self.in_force.send_replace(Arc::new(effective));
         let took_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(source = %candidate.source, generation = self.generation, took_ms, in_force = %summary, "configuration in force");
         Offered::Applied
@@ -218,7 +234,7 @@ mod tests {
         let (to_owner, owner) = mpsc::channel(1);
         let candidate = candidate(body, None);
         let first = First { loaded: candidate.load(&Registry::builtin()).unwrap(), candidate };
-        (Keeper::new(&first, Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap())), owner)
+        (Keeper::new(&first, Overrides::default(), Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap())), owner)
     }
 
     fn owns(mut owner: mpsc::Receiver<Reconfigure>) -> tokio::task::JoinHandle<usize> {
