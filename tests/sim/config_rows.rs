@@ -536,6 +536,19 @@ runMaxBackoffSeconds: 10
         &["3:100: profiles[2].runtimes[1]: x is served by another profile"],
     ),
     (
+        "two defaults, beside what has nothing to do with it",
+        "profiles: [{schedulerName: a, plugins: {score: {enabled: [x]}}}, {schedulerName: b}]\n",
+        &[
+            r#"3:59: profiles[0].plugins.score.enabled[0]: must be a mapping, not the text "x""#,
+            "3:66: profiles[1].runtimes: profiles[0] already serves every runtime that no profile names; name this one's runtimes",
+        ],
+    ),
+    (
+        "who is the default is not guessed from runtimes that can't be read",
+        "profiles: [{schedulerName: a}, {schedulerName: b, runtimes: 5}]\n",
+        &["3:61: profiles[1].runtimes: must be a list, not 5"],
+    ),
+    (
         "a runtime twice",
         "profiles: [{schedulerName: a}, {schedulerName: b, runtimes: [x, x, '']}]\n",
         &["3:65: profiles[1].runtimes[1]: x is listed twice", "3:68: profiles[1].runtimes[2]: must not be empty"],
