@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::cache::{Cache, DomainId, RunEntry};
-use crate::plugin::{MAX_SCORE, Prepared, Rejection, WakeCause};
+use crate::cache::{Cache, RunEntry};
+use crate::evaluate::{Ask, Depth, No, Prepares, Scored, prepare};
+use crate::observe::Observer;
+use crate::pick::{Candidate, pick};
+use crate::plugin::{Rejection, WakeCause};
 use crate::profile::Profile;
-use crate::table::{MAX_TABLES, Prepares, Scored, ShapeTable, add_rejection, evaluate};
-use crate::views::{PodId, RunView, Snapshot};
+use crate::table::{MAX_TABLES, ShapeTable, add_rejection};
+use crate::views::{PodId, PodView, RunView};
 
 /// Why no Pod fits, folded: how many Pods each plugin rejected for each reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,15 @@ pub struct Diagnosis {
     pub rejections: Vec<Charge>,
     /// What the first PreFilter that did so decided alone (as a workspace that is not there), told even when there is no Pod.
     pub refused: Option<(&'static str, Rejection)>,
+}
+
+impl Diagnosis {
+    /// Every plugin that rejected a Pod, or all of them at PreFilter; each once, in profile order.
+    pub fn plugins(&self) -> impl Iterator<Item = &'static str> + '_ {
+        let alone = self.refused.as_ref().filter(|_| self.rejections.is_empty()).map(|(plugin, _)| *plugin);
+        let rows = self.rejections.iter().enumerate().filter(|(at, row)| *at == 0 || self.rejections[at - 1].plugin != row.plugin);
+        alone.into_iter().chain(rows.map(|(_, row)| row.plugin))
+    }
 }
 
 /// One row of a [`Diagnosis`].
@@ -76,9 +88,36 @@ impl Outcome {
 #[derive(Debug)]
 pub(crate) struct Wait {
     pub diagnosis: Diagnosis,
-    /// Union of the events of the plugins that rejected.
-    pub wanted: u32,
+    pub wants: Wants,
     pub scope: Scope,
+}
+
+/// Which events can help.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wants {
+    /// Union of the events of the plugins that rejected, a bit each.
+    pub events: u32,
+    /// These plugins, a bit each by index; those from 63 on share the last.
+    plugins: u64,
+}
+
+impl Wants {
+    /// What a plugin asked for.
+    pub fn of(profile: &Profile, plugin: usize) -> Self {
+        Self { events: profile.events_of(plugin), plugins: 1 << plugin.min(63) }
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self { events: self.events | other.events, plugins: self.plugins | other.plugins }
+    }
+
+    /// Whose wish an event meets: the first plugin that rejected and asked for it, or that might have.
+    pub fn asker(self, profile: &Profile, cause: WakeCause) -> usize {
+        let asks = |plugin: &usize| profile.events_of(*plugin) & cause.bit() != 0;
+        let rejected = |plugin: &usize| self.plugins & (1 << (*plugin).min(63)) != 0;
+        let mut all = 0..profile.plugins.len();
+        all.clone().filter(rejected).find(asks).or_else(|| all.find(asks)).unwrap_or(0)
+    }
 }
 
 /// Which Pods' changes can help a waiting Run.
@@ -99,13 +138,6 @@ pub(crate) struct Cycle {
     pub evaluated: u64,
 }
 
-/// A candidate while picking.
-struct Candidate<'a> {
-    pod: PodId,
-    name: &'a Arc<str>,
-    scored: &'a Scored,
-}
-
 impl Cycle {
     /// Forgets every verdict: another profile is in force.
     pub fn clear(&mut self) {
@@ -117,37 +149,52 @@ impl Cycle {
         self.tables.len()
     }
 
-    /// Decides where `run` goes; `keep` ranked Pods (at least one) are told.
-    pub fn attempt(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, keep: usize) -> Outcome {
-        let prepares = prepare(cache, profile, run);
-        let domain = run.domain;
-        let Some(narrowed) = Narrowed::of(&prepares) else {
-            return if profile.volatile {
-                self.attempt_by_scan(cache, profile, run, &prepares, keep)
-            } else {
-                self.attempt_by_table(cache, profile, run, &prepares, keep)
-            };
+    /// Decides where `run` goes; `keep` ranked Pods (at least one) are told. Also answers what PreFilter found out.
+    pub fn attempt(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, keep: usize, observer: &mut dyn Observer) -> (Outcome, Prepares) {
+        let run = RunView { cache, entry: run };
+        let prepares = prepare(profile, run, observer);
+        let ask = Ask { profile, prepares: &prepares, run };
+        let outcome = match Narrowed::of(&prepares) {
+            Some(narrowed) => self.attempt_narrowed(ask, &narrowed, keep, observer),
+            None if profile.volatile => self.attempt_by_scan(ask, keep, observer),
+            None => self.attempt_by_table(ask, keep, observer),
         };
-        let mut feasible = Vec::new();
-        for pod in narrowed.candidates(&prepares) {
-            if cache.domain_of(pod) != Some(domain) {
-                continue;
-            }
-            let Some(view) = cache.pod_view(pod) else { continue };
-            self.evaluated += 1;
-            if let Ok(scored) = evaluate(profile, &prepares, RunView { cache, entry: run }, view, true) {
-                feasible.push((pod, view.name(), scored));
-            }
-        }
-        if let Some(choice) = pick(profile, feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored }), keep) {
-            return Outcome::Fits(choice);
-        }
-        self.diagnose_narrowed(cache, profile, run, &prepares, &narrowed)
+        (outcome, prepares)
     }
 
-    fn table<'t>(&'t mut self, cache: &Cache, profile: &Profile, run: &RunEntry, prepares: &Prepares) -> &'t ShapeTable {
-        let mut key = vec![u64::from(run.domain.0)];
-        for prepared in &prepares.list {
+    /// Filters and scores `pods`: the feasible ones, and how many each rejection was charged with.
+    fn look<'c>(&mut self, ask: Ask<'c>, pods: &[PodView<'c>], observer: &mut dyn Observer) -> (Vec<Feasible<'c>>, Charges) {
+        self.evaluated += pods.len() as u64;
+        let (mut feasible, mut charges) = (Vec::new(), Charges::new());
+        for (pod, verdict) in pods.iter().zip(ask.evaluate(pods, Depth::Run, observer)) {
+            match verdict {
+                Ok(scored) => feasible.push(Feasible { pod: pod.id(), name: pod.name(), scored }),
+                Err((plugin, rejection)) => add_rejection(&mut charges, plugin, &rejection, 1),
+            }
+        }
+        (feasible, charges)
+    }
+
+    /// Adds those who say no to `pods`, also by narrowing, to `charges`.
+    fn charge<'c>(&mut self, ask: Ask<'c>, pods: &[PodView<'c>], charges: &mut Charges, observer: &mut dyn Observer) {
+        self.evaluated += pods.len() as u64;
+        for (plugin, rejection) in ask.filter::<()>(pods, Depth::RunAndNarrowing, observer).into_iter().filter_map(Result::err) {
+            add_rejection(charges, plugin, &rejection, 1);
+        }
+    }
+
+    fn attempt_narrowed(&mut self, ask: Ask<'_>, narrowed: &Narrowed, keep: usize, observer: &mut dyn Observer) -> Outcome {
+        let candidates = ask.there(narrowed.candidates(ask.prepares));
+        let (feasible, _) = self.look(ask, &candidates, observer);
+        match pick(ask.profile, feasible.iter().map(Feasible::candidate), keep) {
+            Some(choice) => Outcome::Fits(choice),
+            None => self.diagnose_narrowed(ask, narrowed, observer),
+        }
+    }
+
+    fn table<'t>(&'t mut self, ask: Ask<'_>, observer: &mut dyn Observer) -> &'t ShapeTable {
+        let mut key = vec![u64::from(ask.run.entry.domain.0)];
+        for prepared in &ask.prepares.list {
             key.push(prepared.key.len() as u64);
             key.extend_from_slice(&prepared.key);
         }
@@ -161,31 +208,23 @@ impl Cycle {
         let used = self.used;
         let table = self.tables.entry(key).or_default();
         table.last_used = used;
-        self.evaluated += table.catch_up(cache, run.domain, profile, prepares, run);
+        self.evaluated += table.catch_up(ask, observer);
         table
     }
 
-    fn attempt_by_table(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, prepares: &Prepares, keep: usize) -> Outcome {
-        let overlay = overlay_of(cache, run.domain, prepares);
-        let mut feasible = Vec::new();
-        let mut rejected: Vec<(usize, Rejection, u32)> = Vec::new();
-        for &pod in &overlay {
-            let Some(view) = cache.pod_view(pod) else { continue };
-            self.evaluated += 1;
-            match evaluate(profile, prepares, RunView { cache, entry: run }, view, true) {
-                Ok(scored) => feasible.push((pod, view.name(), scored)),
-                Err((plugin, rejection)) => add_rejection(&mut rejected, plugin, &rejection, 1),
-            }
-        }
-        let table = self.table(cache, profile, run, prepares);
-        let choice = if profile.normalized > 1 {
+    fn attempt_by_table(&mut self, ask: Ask<'_>, keep: usize, observer: &mut dyn Observer) -> Outcome {
+        let overlay = overlay_of(ask);
+        let (feasible, rejected) = self.look(ask, &ask.there(overlay.iter().copied()), observer);
+        let table = self.table(ask, observer);
+        let feasible = feasible.iter().map(Feasible::candidate);
+        let choice = if ask.profile.normalized > 1 {
             let rest = table.feasible().filter(|(pod, ..)| !overlay.contains(pod)).map(|(pod, scored, name)| Candidate { pod, name, scored });
-            pick(profile, feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored }).chain(rest), keep)
+            pick(ask.profile, feasible.chain(rest), keep)
         } else {
             // The best of each bucket stands for all of it: within a bucket the normalised score is equal.
             let heads = table.buckets.values().flat_map(|ranks| ranks.iter().filter(|rank| !overlay.contains(&rank.pod)).take(keep.max(1)));
             let heads = heads.filter_map(|rank| table.scored(rank.pod).map(|scored| Candidate { pod: rank.pod, name: &rank.name, scored }));
-            pick(profile, feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored }).chain(heads), keep)
+            pick(ask.profile, feasible.chain(heads), keep)
         };
         if let Some(choice) = choice {
             return Outcome::Fits(choice);
@@ -202,58 +241,36 @@ impl Cycle {
         for (plugin, rejection, pods) in rejected {
             add_rejection(&mut counts, plugin, &rejection, pods);
         }
-        Outcome::Waits(waits(cache, profile, run.domain, counts, Scope::Wide, None))
+        Outcome::Waits(waits(ask, counts, Scope::Wide, None))
     }
 
-    fn attempt_by_scan(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, prepares: &Prepares, keep: usize) -> Outcome {
-        let mut feasible = Vec::new();
-        let mut counts = Vec::new();
-        for &pod in &cache.domain(run.domain).pods {
-            let Some(view) = cache.pod_view(pod) else { continue };
-            self.evaluated += 1;
-            match evaluate(profile, prepares, RunView { cache, entry: run }, view, true) {
-                Ok(scored) => feasible.push((pod, view.name(), scored)),
-                Err((plugin, rejection)) => add_rejection(&mut counts, plugin, &rejection, 1),
-            }
-        }
-        match pick(profile, feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored }), keep) {
+    fn attempt_by_scan(&mut self, ask: Ask<'_>, keep: usize, observer: &mut dyn Observer) -> Outcome {
+        let (feasible, charges) = self.look(ask, &all_pods(ask), observer);
+        match pick(ask.profile, feasible.iter().map(Feasible::candidate), keep) {
             Some(choice) => Outcome::Fits(choice),
-            None => Outcome::Waits(waits(cache, profile, run.domain, counts, Scope::Wide, None)),
+            None => Outcome::Waits(waits(ask, charges, Scope::Wide, None)),
         }
     }
 
     /// Charges every Pod of the domain: those the narrower left by looking, all others from the shape's table.
-    fn diagnose_narrowed(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, prepares: &Prepares, narrowed: &Narrowed) -> Outcome {
-        let first = narrowed.first;
-        let mut counts: Vec<(usize, Rejection, u32)> = Vec::new();
+    fn diagnose_narrowed(&mut self, ask: Ask<'_>, narrowed: &Narrowed, observer: &mut dyn Observer) -> Outcome {
+        let Ask { profile, prepares, run } = ask;
+        let (cache, first) = (run.cache, narrowed.first);
+        let mut counts = Charges::new();
         let mut looked: FxHashSet<PodId> = FxHashSet::default();
         let left = prepares.list[first].narrow.as_ref().map(|n| n.pods.clone()).unwrap_or_default();
-        let overlay = overlay_of(cache, run.domain, prepares);
-        for pod in left.iter().copied().chain(overlay.iter().copied()) {
-            if cache.domain_of(pod) != Some(run.domain) || !looked.insert(pod) {
-                continue;
-            }
-            let Some(view) = cache.pod_view(pod) else { continue };
-            self.evaluated += 1;
-            if let Some((plugin, rejection)) = charge_exactly(profile, prepares, RunView { cache, entry: run }, view) {
-                add_rejection(&mut counts, plugin, &rejection, 1);
-            }
-        }
-        let domain_pods = u32::try_from(cache.domain(run.domain).pods.len()).unwrap_or(u32::MAX);
+        let mut pods = ask.there(left.into_iter().chain(overlay_of(ask)));
+        pods.retain(|pod| looked.insert(pod.id()));
+        self.charge(ask, &pods, &mut counts, observer);
+        let domain_pods = u32::try_from(cache.domain(run.entry.domain).pods.len()).unwrap_or(u32::MAX);
         let mut others = domain_pods - u32::try_from(looked.len()).unwrap_or(0);
         if profile.volatile {
-            for &pod in &cache.domain(run.domain).pods {
-                let Some(view) = cache.pod_view(pod) else { continue };
-                if looked.insert(pod)
-                    && let Some((plugin, rejection)) = charge_exactly(profile, prepares, RunView { cache, entry: run }, view)
-                {
-                    self.evaluated += 1;
-                    add_rejection(&mut counts, plugin, &rejection, 1);
-                }
-            }
+            let mut rest = all_pods(ask);
+            rest.retain(|pod| looked.insert(pod.id()));
+            self.charge(ask, &rest, &mut counts, observer);
             others = 0;
         } else if others > 0 && profile.filters.first().is_some_and(|f| *f < first) {
-            let table = self.table(cache, profile, run, prepares);
+            let table = self.table(ask, observer);
             for (plugin, rejection, pods) in table.rejected.iter().filter(|(plugin, ..)| *plugin < first) {
                 let among_looked = looked.iter().filter(|pod| table.rejection(**pod).is_some_and(|(p, r)| p == *plugin && r == rejection)).count();
                 let pods = pods - u32::try_from(among_looked).unwrap_or(0);
@@ -270,10 +287,10 @@ impl Cycle {
         names.dedup();
         let refusals = prepares.list.iter().zip(&profile.plugins).filter_map(|(p, slot)| p.narrow.as_ref().filter(|n| n.refuses).map(|n| (slot, n)));
         let refused = refusals.map(|(slot, n)| (slot.plugin.name(), n.rejection.clone())).next();
-        let mut wait = waits(cache, profile, run.domain, counts, Scope::Narrow(names), refused);
+        let mut wait = waits(ask, counts, Scope::Narrow(names), refused);
         for (index, prepared) in prepares.list.iter().enumerate() {
             if prepared.narrow.is_some() {
-                wait.wanted |= profile.events_of(index);
+                wait.wants = wait.wants.and(Wants::of(profile, index));
             }
         }
         Outcome::Waits(wait)
@@ -281,18 +298,14 @@ impl Cycle {
 
     /// Every feasible Pod with its scores, best first; looks at all Pods.
     pub fn rank_all(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry) -> Vec<Ranked> {
-        let prepares = prepare(cache, profile, run);
-        let mut feasible = Vec::new();
-        for view in cache.domain(run.domain).pods.iter().filter_map(|pod| cache.pod_view(*pod)) {
-            self.evaluated += 1;
-            let run = RunView { cache, entry: run };
-            if charge_exactly(profile, &prepares, run, view).is_none()
-                && let Ok(scored) = evaluate(profile, &prepares, run, view, true)
-            {
-                feasible.push((view.id(), view.name(), scored));
-            }
-        }
-        let candidates = feasible.iter().map(|(pod, name, scored)| Candidate { pod: *pod, name, scored });
+        let run = RunView { cache, entry: run };
+        let prepares = prepare(profile, run, &mut ());
+        let ask = Ask { profile, prepares: &prepares, run };
+        let pods = all_pods(ask);
+        self.evaluated += pods.len() as u64;
+        let verdicts = ask.evaluate(&pods, Depth::RunAndNarrowing, &mut ());
+        let feasible = pods.iter().zip(&verdicts).filter_map(|(pod, verdict)| Some((pod, verdict.as_ref().ok()?)));
+        let candidates = feasible.map(|(pod, scored)| Candidate { pod: pod.id(), name: pod.name(), scored });
         pick(profile, candidates, usize::MAX).map_or_else(Vec::new, |choice| choice.ranked)
     }
 
@@ -300,49 +313,40 @@ impl Cycle {
     ///
     /// # Errors
     /// The first rejecting plugin's index and rejection.
-    pub fn hint(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, pod: PodId) -> Result<(), (usize, Rejection)> {
-        let prepares = prepare(cache, profile, run);
+    pub fn hint(&mut self, cache: &Cache, profile: &Profile, run: &RunEntry, pod: PodId) -> Result<(), No> {
+        let run = RunView { cache, entry: run };
+        let prepares = prepare(profile, run, &mut ());
         let Some(view) = cache.pod_view(pod) else { return Ok(()) };
         self.evaluated += 1;
-        match charge_exactly(profile, &prepares, RunView { cache, entry: run }, view) {
-            Some(charge) => Err(charge),
-            None => Ok(()),
-        }
+        let ask = Ask { profile, prepares: &prepares, run };
+        ask.filter::<()>(&[view], Depth::RunAndNarrowing, &mut ()).pop().unwrap_or(Ok(()))
     }
 }
 
-/// Runs every plugin's PreFilter.
-pub(crate) fn prepare(cache: &Cache, profile: &Profile, run: &RunEntry) -> Prepares {
-    let view = RunView { cache, entry: run };
-    let snapshot = Snapshot { cache, domain: run.domain, namespace: &run.object.key.namespace };
-    let list = profile
-        .plugins
-        .iter()
-        .map(|slot| slot.plugin.as_pre_filter().filter(|_| slot.pre_filters).map_or_else(Prepared::default, |p| p.pre_filter(view, snapshot)))
-        .collect();
-    Prepares { list }
+/// A Pod that can take the Run.
+struct Feasible<'c> {
+    pod: PodId,
+    name: &'c Arc<str>,
+    scored: Scored,
 }
 
-/// The first plugin, in order, that says no to this Pod: by narrowing it away or by filtering it.
-pub(crate) fn charge_exactly(profile: &Profile, prepares: &Prepares, run: RunView<'_>, pod: crate::views::PodView<'_>) -> Option<(usize, Rejection)> {
-    for (index, slot) in profile.plugins.iter().enumerate() {
-        if let Some(narrow) = prepares.list.get(index).and_then(|p| p.narrow.as_ref())
-            && !narrow.pods.contains(&pod.id)
-        {
-            return Some((index, narrow.rejection.clone()));
-        }
-        if slot.filters
-            && let Some(filter) = slot.plugin.as_filter()
-            && let Err(rejection) = filter.filter(prepares.state(index, true), run, pod)
-        {
-            return Some((index, rejection));
-        }
+impl Feasible<'_> {
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate { pod: self.pod, name: self.name, scored: &self.scored }
     }
-    None
 }
 
-fn overlay_of(cache: &Cache, domain: DomainId, prepares: &Prepares) -> FxHashSet<PodId> {
-    prepares.list.iter().flat_map(|p| p.overlay.iter().copied()).filter(|pod| cache.domain_of(*pod) == Some(domain)).collect()
+/// How many Pods each plugin's rejection was charged with.
+type Charges = Vec<(usize, Rejection, u32)>;
+
+fn all_pods(ask: Ask<'_>) -> Vec<PodView<'_>> {
+    ask.there(ask.run.cache.domain(ask.run.entry.domain).pods.iter().copied())
+}
+
+/// The Pods of the domain about which this Run differs from its shape.
+fn overlay_of(ask: Ask<'_>) -> FxHashSet<PodId> {
+    let pods = ask.prepares.list.iter().flat_map(|p| p.overlay.iter().copied());
+    pods.filter(|pod| ask.run.cache.domain_of(*pod) == Some(ask.run.entry.domain)).collect()
 }
 
 /// Which plugins narrowed.
@@ -368,70 +372,12 @@ impl Narrowed {
     }
 }
 
-fn waits(
-    cache: &Cache,
-    profile: &Profile,
-    domain: DomainId,
-    mut counts: Vec<(usize, Rejection, u32)>,
-    scope: Scope,
-    refused: Option<(&'static str, Rejection)>,
-) -> Wait {
+fn waits(ask: Ask<'_>, mut counts: Charges, scope: Scope, refused: Option<(&'static str, Rejection)>) -> Wait {
+    let Ask { profile, run, .. } = ask;
     counts.sort_by(|(pa, ra, na), (pb, rb, nb)| (pa, std::cmp::Reverse(na), ra).cmp(&(pb, std::cmp::Reverse(nb), rb)));
-    let wanted = counts.iter().fold(0, |mask, (plugin, ..)| mask | profile.events_of(*plugin));
+    let always = Wants { events: WakeCause::ProfileChanged.bit(), plugins: 0 };
+    let wants = counts.iter().fold(always, |wants, (plugin, ..)| wants.and(Wants::of(profile, *plugin)));
     let rejections = counts.into_iter().map(|(plugin, rejection, pods)| Charge { plugin: profile.plugins[plugin].plugin.name(), rejection, pods }).collect();
-    let pods = u32::try_from(cache.domain(domain).pods.len()).unwrap_or(u32::MAX);
-    Wait { diagnosis: Diagnosis { pods, rejections, refused }, wanted: wanted | WakeCause::ProfileChanged.bit(), scope }
-}
-
-/// Normalises and picks the best; ties by the tie key, then the smallest name.
-fn pick<'a>(profile: &Profile, candidates: impl Iterator<Item = Candidate<'a>>, keep: usize) -> Option<Choice> {
-    let candidates: Vec<Candidate<'a>> = candidates.collect();
-    let mut ends = vec![(i64::MAX, i64::MIN); profile.normalized];
-    for candidate in &candidates {
-        for (end, raw) in ends.iter_mut().zip(&candidate.scored.raw) {
-            *end = (end.0.min(*raw), end.1.max(*raw));
-        }
-    }
-    let weights: Vec<i64> = profile.normalizing_weights();
-    let total = |scored: &Scored| {
-        let normalized = scored.raw.iter().zip(&ends).zip(&weights).map(|((raw, end), weight)| weight * min_max(*raw, *end));
-        scored.fixed + normalized.sum::<i64>()
-    };
-    let order = |a: &&Candidate<'a>, b: &&Candidate<'a>| {
-        let totals = total(b.scored).cmp(&total(a.scored));
-        totals.then_with(|| a.scored.tie.cmp(&b.scored.tie)).then_with(|| a.name.cmp(b.name))
-    };
-    if keep <= 1 {
-        let best = candidates.iter().min_by(order)?;
-        let ranked = vec![Ranked { pod: best.name.clone(), total: total(best.scored), by_plugin: Vec::new() }];
-        return Some(Choice { pod: best.pod, ranked });
-    }
-    let mut ranked: Vec<&Candidate<'a>> = candidates.iter().collect();
-    ranked.sort_by(order);
-    let pod = ranked.first()?.pod;
-    let told = |c: &&Candidate<'a>| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) };
-    Some(Choice { pod, ranked: ranked.iter().take(keep).map(told).collect() })
-}
-
-/// Min-max to 0..=[`MAX_SCORE`], floored; all equal is 0 (decisions "Preferred").
-fn min_max(raw: i64, (min, max): (i64, i64)) -> i64 {
-    if max <= min {
-        return 0;
-    }
-    let scaled = i128::from(raw - min) * i128::from(MAX_SCORE) / i128::from(max - min);
-    i64::try_from(scaled).unwrap_or(MAX_SCORE)
-}
-
-fn by_plugin(profile: &Profile, scored: &Scored, ends: &[(i64, i64)]) -> Vec<(&'static str, i64)> {
-    let mut raw = scored.raw.iter().zip(ends);
-    let mut parts = scored.parts.iter();
-    profile
-        .scores
-        .iter()
-        .map(|&(index, _)| {
-            let name = profile.plugins[index].plugin.name();
-            let value = if profile.is_normalizing(index) { raw.next().map_or(0, |(raw, end)| min_max(*raw, *end)) } else { parts.next().copied().unwrap_or(0) };
-            (name, value)
-        })
-        .collect()
+    let pods = u32::try_from(run.cache.domain(run.entry.domain).pods.len()).unwrap_or(u32::MAX);
+    Wait { diagnosis: Diagnosis { pods, rejections, refused }, wants, scope }
 }

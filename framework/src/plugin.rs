@@ -24,6 +24,8 @@ use crate::views::{PodId, PodView, RunView, Snapshot};
 pub struct State(Option<Arc<dyn Any + Send + Sync>>);
 
 impl State {
+    /// A state that holds nothing.
+    pub const NONE: Self = Self(None);
     /// A state holding `value`.
     pub fn new<T: Any + Send + Sync>(value: T) -> Self {
         Self(Some(Arc::new(value)))

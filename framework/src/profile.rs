@@ -138,7 +138,19 @@ impl Profiles {
 
     /// The profile that places Runs of this runtime.
     pub fn of(&self, runtime: &str) -> &Arc<Profile> {
-        &self.list[self.by_runtime.get(runtime).copied().unwrap_or(self.default)]
+        self.at(self.place_of(runtime))
+    }
+
+    /// Its place in [`Profiles::iter`].
+    pub(crate) fn place_of(&self, runtime: &str) -> usize {
+        if self.by_runtime.is_empty() {
+            return self.default;
+        }
+        self.by_runtime.get(runtime).copied().unwrap_or(self.default)
+    }
+
+    pub(crate) fn at(&self, place: usize) -> &Arc<Profile> {
+        &self.list[place]
     }
 
     /// Every active profile.

@@ -10,28 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
-use crate::cache::{Cache, DomainId, RunEntry};
-use crate::plugin::{Normalize, Prepared, Rejection, State, TieKey};
-use crate::profile::Profile;
-use crate::views::{PodId, PodView, RunView};
+use crate::evaluate::{Ask, Depth, No, Scored};
+use crate::observe::{Lap, Observer, Point};
+use crate::plugin::{Rejection, TieKey};
+use crate::views::{PodId, PodView};
 
 /// How many shapes keep a table; the least recently used one goes.
 pub(crate) const MAX_TABLES: usize = 128;
-
-/// The scores of one feasible Pod before normalisation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Scored {
-    /// Raw scores of the normalising plugins, in profile order.
-    pub raw: SmallVec<[i64; 2]>,
-    /// Weighted sum of all other scores, fixed point.
-    pub fixed: i64,
-    /// The scores `fixed` is the weighted sum of, in profile order.
-    pub parts: SmallVec<[i64; 4]>,
-    /// Decides ties in the total.
-    pub tie: TieKey,
-}
 
 /// Order within a bucket: best first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,86 +47,38 @@ pub(crate) struct ShapeTable {
     pub last_used: u64,
 }
 
-/// The per-plugin states of one cycle.
-pub(crate) struct Prepares {
-    pub list: Vec<Prepared>,
-}
-
-impl Prepares {
-    pub fn state(&self, plugin: usize, exact: bool) -> &State {
-        static NONE: std::sync::OnceLock<State> = std::sync::OnceLock::new();
-        self.list.get(plugin).map_or_else(|| NONE.get_or_init(State::default), |p| if exact { &p.exact } else { &p.base })
-    }
-}
-
-/// Runs Filter, then Score, of one Pod.
-///
-/// # Errors
-/// The first rejecting plugin (index in the profile) and its rejection.
-pub(crate) fn evaluate(profile: &Profile, prepares: &Prepares, run: RunView<'_>, pod: PodView<'_>, exact: bool) -> Result<Scored, (usize, Rejection)> {
-    for &index in &profile.filters {
-        if let Some(filter) = profile.plugins[index].plugin.as_filter() {
-            filter.filter(prepares.state(index, exact), run, pod).map_err(|rejection| (index, rejection))?;
-        }
-    }
-    let mut scored = Scored { raw: SmallVec::new(), fixed: 0, parts: SmallVec::new(), tie: TieKey::default() };
-    for &(index, weight) in &profile.scores {
-        let slot = &profile.plugins[index];
-        let Some(score) = slot.plugin.as_score() else { continue };
-        let state = prepares.state(index, exact);
-        let raw = score.score(state, run, pod);
-        match score.normalize() {
-            Normalize::None => {
-                let score = raw.clamp(0, crate::plugin::MAX_SCORE);
-                scored.fixed += weight * score;
-                scored.parts.push(score);
-            }
-            Normalize::MinMax => scored.raw.push(raw),
-        }
-    }
-    if let Some(index) = profile.tie
-        && let Some(score) = profile.plugins[index].plugin.as_score()
-    {
-        scored.tie = score.tie(run, pod).unwrap_or_default();
-    }
-    Ok(scored)
-}
-
 impl ShapeTable {
     /// Brings the table to the newest state of the domain. Returns how many Pods were evaluated.
-    pub fn catch_up(&mut self, cache: &Cache, domain: DomainId, profile: &Profile, prepares: &Prepares, run: &RunEntry) -> u64 {
+    pub fn catch_up(&mut self, ask: Ask<'_>, observer: &mut dyn Observer) -> u64 {
+        let (cache, domain) = (ask.run.cache, ask.run.entry.domain);
         let end = cache.domain(domain).log_end();
-        let mut evaluated = 0;
         let changed: Option<Vec<PodId>> = self.position.and_then(|position| cache.domain(domain).changes_since(position)).map(|changes| {
             changes.filter(|(at, pod)| cache.is_newest_change(*pod, *at) || cache.domain_of(*pod) != Some(domain)).map(|(_, pod)| pod).collect()
         });
-        if let Some(changed) = changed {
-            for pod in changed {
-                evaluated += self.refresh(cache, domain, profile, prepares, run, pod);
-            }
-        } else {
+        let changed = changed.unwrap_or_else(|| {
             self.entries.clear();
             self.buckets.clear();
             self.rejected.clear();
-            for pod in cache.domain(domain).pods.clone() {
-                evaluated += self.refresh(cache, domain, profile, prepares, run, pod);
-            }
+            cache.domain(domain).pods.clone()
+        });
+        for pod in &changed {
+            self.remove(*pod);
+        }
+        let pods = ask.there(changed);
+        for (pod, verdict) in pods.iter().zip(ask.evaluate(&pods, Depth::Shape, observer)) {
+            self.insert(*pod, verdict);
         }
         self.position = Some(end);
-        evaluated
+        observer.lap(Lap::Host(Point::Filter));
+        pods.len() as u64
     }
 
-    fn refresh(&mut self, cache: &Cache, domain: DomainId, profile: &Profile, prepares: &Prepares, run: &RunEntry, pod: PodId) -> u64 {
-        self.remove(pod);
-        if cache.domain_of(pod) != Some(domain) {
-            return 0;
-        }
-        let Some(view) = cache.pod_view(pod) else { return 0 };
-        let name = view.name().clone();
-        let entry = match evaluate(profile, prepares, RunView { cache, entry: run }, view, false) {
+    fn insert(&mut self, pod: PodView<'_>, verdict: Result<Scored, No>) {
+        let entry = match verdict {
             Ok(scored) => {
+                let name = pod.name().clone();
                 let bucket = scored.raw.first().copied().unwrap_or(0);
-                self.buckets.entry(bucket).or_default().insert(rank(&scored, &name, pod));
+                self.buckets.entry(bucket).or_default().insert(rank(&scored, &name, pod.id()));
                 Entry::Feasible { scored, name }
             }
             Err((plugin, rejection)) => {
@@ -148,8 +86,7 @@ impl ShapeTable {
                 Entry::Rejected { plugin, rejection }
             }
         };
-        self.entries.insert(pod, entry);
-        1
+        self.entries.insert(pod.id(), entry);
     }
 
     fn remove(&mut self, pod: PodId) {

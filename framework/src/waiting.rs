@@ -12,8 +12,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::affinity_index::{LabelSetId, TermId};
 use crate::cache::{Cache, DomainId, RequestsId, RunEntry, RunId};
-use crate::cycle::{Cycle, Scope};
+use crate::cycle::{Cycle, Scope, Wants};
 use crate::model::ObjectKey;
+use crate::observe::{Lap, Observer};
 use crate::plugin::WakeCause;
 use crate::profile::{Profile, Profiles};
 use crate::views::{PodId, RunView};
@@ -84,7 +85,7 @@ struct Class {
     namespace: Arc<str>,
     members: BTreeMap<Age, RunId>,
     scope: Scope,
-    wanted: u32,
+    wants: Wants,
 }
 
 impl Class {
@@ -97,8 +98,8 @@ impl Class {
 #[derive(Debug, Default)]
 struct Group {
     by_age: BTreeSet<(Age, ClassId)>,
-    /// Events every member wants besides its own: of plugins whose "no" was taken over from another member.
-    also_wanted: u32,
+    /// What every member wants besides its own: of plugins whose "no" was taken over from another member.
+    also: Wants,
 }
 
 /// What may have become possible.
@@ -175,7 +176,7 @@ impl Waiting {
     }
 
     /// Files a Run that was just rejected.
-    pub fn insert(&mut self, cache: &Cache, profile: &Profile, run: RunId, entry: &RunEntry, scope: Scope, wanted: u32) {
+    pub fn insert(&mut self, cache: &Cache, profile: &Profile, run: RunId, entry: &RunEntry, scope: Scope, wants: Wants) {
         let key = ClassKey::of(cache, profile, run, entry);
         let id = if let Some(&id) = self.by_key.get(&key) {
             self.unsubscribe(id);
@@ -185,13 +186,13 @@ impl Waiting {
             self.next += 1;
             self.by_key.insert(key.clone(), id);
             let namespace = entry.object.key.namespace.clone();
-            self.classes.insert(id, Class { key, namespace, members: BTreeMap::new(), scope: Scope::Wide, wanted: 0 });
+            self.classes.insert(id, Class { key, namespace, members: BTreeMap::new(), scope: Scope::Wide, wants: Wants::default() });
             id
         };
         if let Some(class) = self.classes.get_mut(&id) {
             class.members.insert(age(entry), run);
             class.scope = scope;
-            class.wanted = wanted;
+            class.wants = wants;
         }
         self.by_run.insert(run, id);
         link(&mut self.by_labels, entry.labels, run);
@@ -226,11 +227,11 @@ impl Waiting {
             if class.key == key {
                 continue;
             }
-            let (scope, wanted) = (class.scope.clone(), class.wanted | self.group_wanted(class));
+            let (scope, wants) = (class.scope.clone(), class.wants.and(self.group_wants(class)));
             let target = self.by_key.get(&key).and_then(|id| self.classes.get(id));
-            let (scope, wanted) = target.map_or((scope.clone(), wanted), |t| (join(&scope, &t.scope), wanted | t.wanted));
+            let (scope, wants) = target.map_or((scope.clone(), wants), |t| (join(&scope, &t.scope), wants.and(t.wants)));
             self.remove(run, entry);
-            self.insert(cache, profile, run, entry, scope, wanted);
+            self.insert(cache, profile, run, entry, scope, wants);
             self.carry_kicks(old, run);
         }
     }
@@ -248,8 +249,8 @@ impl Waiting {
         }
     }
 
-    fn group_wanted(&self, class: &Class) -> u32 {
-        self.wide.get(&class.key.domain).and_then(|groups| groups.get(&class.key.requests)).map_or(0, |group| group.also_wanted)
+    fn group_wants(&self, class: &Class) -> Wants {
+        self.wide.get(&class.key.domain).and_then(|groups| groups.get(&class.key.requests)).map_or_else(Wants::default, |group| group.also)
     }
 
     fn subscribe(&mut self, id: ClassId) {
@@ -283,7 +284,7 @@ impl Waiting {
                 {
                     group.by_age.remove(&(oldest.clone(), id));
                     // The group may end here, and the class come back to a new one.
-                    class.wanted |= group.also_wanted;
+                    class.wants = class.wants.and(group.also);
                     if group.by_age.is_empty() {
                         groups.remove(&class.key.requests);
                     }
@@ -355,7 +356,7 @@ impl Waiting {
     }
 
     /// Names the next Run of an open that has none, closing those that nobody takes.
-    pub fn next_nominee(&mut self, cache: &Cache, cycle: &mut Cycle, profiles: &Profiles) -> Option<Nominee> {
+    pub fn next_nominee(&mut self, cache: &Cache, cycle: &mut Cycle, profiles: &Profiles, observer: &mut dyn Observer) -> Option<Nominee> {
         while let Some(id) = self.to_name.pop_front() {
             let Some(open) = self.opens.remove(&id) else { continue };
             let found = match &open.what {
@@ -367,7 +368,7 @@ impl Waiting {
                 What::Class { .. } => None,
                 What::Pod { pod, cause, force, anti_ended, term } => {
                     let asked = Asked { pod: *pod, cause: *cause, force: *force, anti_ended, term: *term };
-                    self.taker(cache, cycle, profiles, &asked, &open.declined)
+                    self.taker(cache, cycle, profiles, &asked, &open.declined, observer)
                 }
             };
             if let Some((run, cause, flush)) = found {
@@ -389,9 +390,11 @@ impl Waiting {
         profiles: &Profiles,
         asked: &Asked<'_>,
         declined: &FxHashSet<ClassId>,
+        observer: &mut dyn Observer,
     ) -> Option<(RunId, WakeCause, bool)> {
         let domain = cache.domain_of(asked.pod)?;
-        let profile: &Profile = profiles.of(&cache.pod_view(asked.pod)?.object.runtime);
+        let profile_at = profiles.place_of(&cache.pod_view(asked.pod)?.object.runtime);
+        let profile: &Profile = profiles.at(profile_at);
         let key = cache.pod_key(asked.pod)?.clone();
         let mut others: Vec<(Age, ClassId)> = match asked.term {
             Some(term) => self.by_term.get(&term).into_iter().flatten().copied().collect::<Vec<_>>(),
@@ -407,9 +410,9 @@ impl Waiting {
         {
             let groups = if asked.term.is_none() { self.wide.get(&domain) } else { None };
             // Per group: its requests and what it also wants, and its classes not yet looked at, oldest first.
-            let mut heads: Vec<_> =
-                groups.into_iter().flatten().map(|(requests, group)| ((*requests, group.also_wanted), group.by_age.iter().peekable())).collect();
+            let mut heads: Vec<_> = groups.into_iter().flatten().map(|(requests, group)| ((*requests, group.also), group.by_age.iter().peekable())).collect();
             let mut others = others.iter().peekable();
+            observer.lap(Lap::Other);
             loop {
                 let oldest_wide = heads.iter_mut().enumerate().filter_map(|(i, (_, head))| head.peek().map(|item| (*item, i))).min();
                 let take_other = match (others.peek(), oldest_wide) {
@@ -432,13 +435,16 @@ impl Waiting {
                 };
                 self.touched += 1;
                 let Some(class) = self.classes.get(&class_id) else { continue };
-                let also = group.map_or(0, |at| heads[at].0.1);
+                let also = group.map_or_else(Wants::default, |at| heads[at].0.1);
                 let Some(cause) = asked.cause_for(class, also) else { continue };
                 if declined.contains(&class_id) {
                     continue;
                 }
                 let Some((&run, entry)) = class.members.values().next().and_then(|run| cache.run(*run).map(|entry| (run, entry))) else { continue };
-                match cycle.hint(cache, profile, entry, asked.pod) {
+                let verdict = cycle.hint(cache, profile, entry, asked.pod);
+                let plugin = class.wants.and(also).asker(profile, cause);
+                observer.lap(Lap::Hint { profile: profile_at, plugin, cause, helps: verdict.is_ok() });
+                match verdict {
                     Ok(()) => {
                         found = Some((run, cause, false));
                         break;
@@ -456,20 +462,20 @@ impl Waiting {
             }
         }
         for (class, plugin) in refused {
-            self.note_refusal(class, profile.events_of(plugin), &key);
+            self.note_refusal(class, Wants::of(profile, plugin), &key);
         }
         for (requests, plugin) in groups_refused {
             if let Some(group) = self.wide.get_mut(&domain).and_then(|groups| groups.get_mut(&requests)) {
-                group.also_wanted |= profile.events_of(plugin);
+                group.also = group.also.and(Wants::of(profile, plugin));
             }
         }
         found
     }
 
     /// The Pod says no to the class for another reason than before: from now on that reason's events count too.
-    fn note_refusal(&mut self, id: ClassId, wanted: u32, pod: &ObjectKey) {
+    fn note_refusal(&mut self, id: ClassId, wants: Wants, pod: &ObjectKey) {
         let Some(class) = self.classes.get_mut(&id) else { return };
-        class.wanted |= wanted;
+        class.wants = class.wants.and(wants);
         if let Scope::Narrow(names) = &mut class.scope
             && !names.contains(&pod.name)
         {
@@ -489,8 +495,8 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     /// The cause this class would be woken with, if it wants to be.
-    fn cause_for(&self, class: &Class, also_wanted: u32) -> Option<WakeCause> {
-        let wanted = class.wanted | also_wanted;
+    fn cause_for(&self, class: &Class, also: Wants) -> Option<WakeCause> {
+        let wanted = class.wants.and(also).events;
         if self.anti_ended.iter().any(|term| class.key.against.contains(term)) && wanted & WakeCause::AntiAffinityOwnerEnded.bit() != 0 {
             return Some(WakeCause::AntiAffinityOwnerEnded);
         }

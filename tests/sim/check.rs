@@ -167,6 +167,7 @@ impl World {
         }
         let runs: Vec<Arc<RunObject>> = self.oracle.runs().cloned().collect();
         let (mut waiting, mut backoff) = (0, 0);
+        let mut because_of: BTreeMap<&'static str, usize> = BTreeMap::new();
         for run in runs {
             let counted = self.core.counted_on(&run.key);
             if counted.as_deref() != self.oracle.counted_on(&run) {
@@ -187,6 +188,10 @@ impl World {
             backoff += usize::from(standing == Some(Standing::Backoff));
             if standing == Some(Standing::Waiting) {
                 waiting += 1;
+                let Some((diagnosis, _)) = self.core.waiting_on(&run.key, self.now) else { return Err(format!("{} waits for no reason", run.key)) };
+                for plugin in diagnosis.plugins() {
+                    *because_of.entry(plugin).or_default() += 1;
+                }
                 if let decision @ Decision::Fits(_) = self.oracle.decide(&run, self.now) {
                     return Err(format!("{} waits, but it fits: a wake-up was lost: {decision:?}\n  {run:?}", run.key));
                 }
@@ -195,6 +200,10 @@ impl World {
         let queue = self.core.queue();
         if (queue.active, queue.backoff, queue.waiting) != (0, backoff, waiting) {
             return Err(format!("gauges {queue:?}, but {backoff} back off and {waiting} wait"));
+        }
+        let told: BTreeMap<_, _> = self.core.unschedulable().filter(|(.., runs)| *runs > 0).map(|(_, plugin, runs)| (plugin, runs)).collect();
+        if told != because_of {
+            return Err(format!("Runs wait because of {because_of:?}, the gauge says {told:?}"));
         }
         Ok(())
     }

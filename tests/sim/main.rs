@@ -7,6 +7,7 @@ mod check;
 mod config_meaning;
 mod config_rows;
 mod history;
+mod laps;
 mod large;
 mod messages;
 mod plugins;

@@ -6,7 +6,7 @@ use berth_api::selector::{CompiledSelector, Operator, Requirement};
 use berth_framework::core::{Attempt, AttemptResult, BindIntent, Core, Effect, Input, WriteId, WriteOutcome};
 use berth_framework::model::{Affinity, Delta, Now, ObjectKey, Phase, PodObject, Requests, RunObject, Shown, WorkspaceObject, WorkspacePhase};
 use berth_framework::plugin::WakeCause;
-use berth_framework::profile::Profile;
+use berth_framework::profile::{Profile, Profiles};
 use berth_tests::oracle::Rules;
 
 use crate::world::{WALL_START_MS, profile};
@@ -154,7 +154,11 @@ impl Stage {
     }
 
     pub fn of(profile: Arc<Profile>) -> Self {
-        let mut core = Core::new(profile);
+        Self::of_all(profile.into())
+    }
+
+    pub fn of_all(profiles: Profiles) -> Self {
+        let mut core = Core::new(profiles);
         core.keep_ranked(3);
         core.start_placing();
         Self { core, now: Now { wall_ms: WALL_START_MS, mono_ms: 0 }, version: 0, effects: Vec::new() }

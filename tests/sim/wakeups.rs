@@ -203,7 +203,9 @@ fn errors_back_off_from_1_s_to_10_s() {
 fn another_profile_wakes() {
     let stage = stage(&[PodObject { heartbeat_true: false, ..pod("p", 1) }], &[run("w")]);
     let lenient = profile(&Rules { runtime_ready: Some(false), ..Rules::default() });
-    wakes(stage, WakeCause::ProfileChanged, |s| s.core.handle(berth_framework::core::Input::Profiles(Arc::new(lenient.into())), s.now));
+    wakes(stage, WakeCause::ProfileChanged, |s| {
+        s.core.handle(berth_framework::core::Input::Profiles(Arc::new(lenient.into())), s.now);
+    });
 }
 
 #[test]

@@ -189,6 +189,10 @@ pub struct Stats {
     pub bind_conflicts: u64,
     /// Refusals at Reserve.
     pub reserve_conflicts: u64,
+    /// Runs that came to be tried without having waited: new, made Pending again, changed during a back-off.
+    pub queued: u64,
+    /// Times a Run began to back off.
+    pub backed_off: u64,
     /// Waiting Runs tried again, by cause (index of [`WakeCause::ALL`]).
     pub wakeups: [u64; WakeCause::ALL.len()],
     /// Pods rejected by (plugin, reason code), as charged in diagnoses.
@@ -210,23 +214,6 @@ pub struct QueueLengths {
     pub backoff: usize,
     /// Waiting for an event.
     pub waiting: usize,
-}
-
-/// Told at stage boundaries; the process reads its clock here, the core never does.
-pub trait Observer: Send {
-    /// A stage of an attempt begins or ends.
-    fn stage(&mut self, _stage: Stage) {}
-}
-
-/// Boundaries of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// An attempt begins.
-    AttemptStart,
-    /// A Pod was chosen, or none fits.
-    Decided,
-    /// The attempt is over.
-    AttemptEnd,
 }
 
 /// Every Pod × plugin verdict for one Run.

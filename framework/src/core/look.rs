@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
-use crate::cycle::{Diagnosis, Outcome, charge_exactly, prepare};
+use crate::cycle::{Diagnosis, Outcome};
 use crate::diagnosis;
+use crate::evaluate::{Ask, Depth, prepare};
 use crate::model::{Now, ObjectKey, Shown};
 use crate::profile::Profiles;
-use crate::table::evaluate;
 use crate::views::RunView;
 
 impl Core {
@@ -40,17 +40,18 @@ impl Core {
         let id = self.cache.run_id(key)?;
         let entry = self.cache.run(id)?;
         let profile = self.profiles.of(&entry.object.runtime);
-        let prepares = prepare(&self.cache, profile, entry);
+        let run = RunView { cache: &self.cache, entry };
+        let prepares = prepare(profile, run, &mut ());
+        let ask = Ask { profile, prepares: &prepares, run };
         let mut pods = Vec::new();
-        for &pod in &self.cache.domain(entry.domain).pods {
-            let Some(view) = self.cache.pod_view(pod) else { continue };
-            let run = RunView { cache: &self.cache, entry };
+        for view in ask.there(self.cache.domain(entry.domain).pods.iter().copied()) {
             let verdicts = profile
                 .plugins
                 .iter()
                 .enumerate()
                 .filter_map(|(index, slot)| {
-                    let narrowed = prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&pod)).map(|n| n.rejection.clone());
+                    let narrowed =
+                        prepares.list.get(index).and_then(|p| p.narrow.as_ref()).filter(|n| !n.pods.contains(&view.id())).map(|n| n.rejection.clone());
                     let filter = slot.plugin.as_filter().filter(|_| slot.filters);
                     if filter.is_none() && narrowed.is_none() {
                         return None;
@@ -59,7 +60,7 @@ impl Core {
                     Some((slot.plugin.name(), verdict))
                 })
                 .collect();
-            let fits = charge_exactly(profile, &prepares, run, view).is_none() && evaluate(profile, &prepares, run, view, true).is_ok();
+            let fits = ask.filter::<()>(&[view], Depth::RunAndNarrowing, &mut ()).iter().all(Result::is_ok);
             let short = run.requests().filter_map(|(resource, request)| {
                 let room = view.room(resource);
                 let missing = room.used + i128::from(request) - i128::from(room.capacity);
@@ -77,7 +78,7 @@ impl Core {
         let entry = self.cache.run(id)?;
         let runtime = entry.object.runtime.clone();
         let profile = self.profiles.of(&runtime).clone();
-        match self.cycle.attempt(&self.cache, &profile, entry, usize::MAX) {
+        match self.cycle.attempt(&self.cache, &profile, entry, usize::MAX, &mut ()).0 {
             Outcome::Fits(_) => Some(Judgement { ranked: self.cycle.rank_all(&self.cache, &profile, entry), diagnosis: None, shown: None }),
             Outcome::Waits(wait) => {
                 let reason = wait.diagnosis.refused.as_ref().and_then(|(plugin, _)| profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
@@ -91,6 +92,12 @@ impl Core {
     /// Counters since the start.
     pub fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Waiting Runs by profile and plugin: a Run counts once for each plugin that rejected a Pod. Once there, a row stays until
+    /// other profiles are in force.
+    pub fn unschedulable(&self) -> impl Iterator<Item = (&str, &'static str, usize)> {
+        self.unschedulable.iter().map(|(profile, plugin, runs)| (self.profiles.at(profile).name.as_str(), plugin, runs))
     }
 
     /// Work done since the start.

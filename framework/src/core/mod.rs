@@ -9,9 +9,11 @@
 //! [`Core::handle`] takes one input, [`Core::step`] makes at most one attempt. The same core runs in
 //! `berth serve`, in `berth simulate` and in the seeded worlds of the tests.
 
+mod attempt;
 mod io;
 mod look;
 mod messages;
+mod unschedulable;
 
 pub use io::*;
 
@@ -23,13 +25,15 @@ use priority_queue::PriorityQueue;
 use rustc_hash::FxHashMap;
 
 use crate::cache::{Cache, CacheEvent, Place, Reservation, RunId};
-use crate::cycle::{Choice, Cycle, Diagnosis, Outcome, Wait, prepare};
+use crate::cycle::{Cycle, Diagnosis};
 use crate::diagnosis::Stuck;
 use crate::model::{Delta, Now, ObjectKey, Phase, RunObject, Shown};
-use crate::plugin::{BindNote, Rejection, WakeCause};
+use crate::observe::{Event, Observer, RunIs};
+use crate::plugin::WakeCause;
 use crate::profile::{Profiles, Shadow};
-use crate::views::RunView;
 use crate::waiting::{Age, OpenId, Waiting, What, age};
+
+use self::unschedulable::Unschedulable;
 
 /// A Run waits this long before its first waiting message, milliseconds.
 pub const FIRST_MESSAGE_AFTER_MS: u64 = 1_000;
@@ -39,8 +43,6 @@ pub const FLUSH_EVERY_MS: u64 = 300_000;
 pub const MESSAGE_EVERY_MS: u64 = 1_000;
 /// At most once in this time per namespace is it searched for Runs that wait for each other, milliseconds.
 pub const STUCK_EVERY_MS: u64 = 1_000;
-/// How many remarks of Bind plugins are kept.
-const REMARKS_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Record {
@@ -55,6 +57,8 @@ struct Record {
     flush: bool,
     open: Option<OpenId>,
     diagnosis: Option<Arc<Diagnosis>>,
+    /// While it waits: the profile under which [`Unschedulable`] counts it.
+    counted_under: Option<u16>,
     shown: Option<Shown>,
     /// An attempt changed the diagnosis since the text was last looked at.
     message_due: bool,
@@ -80,6 +84,7 @@ impl Record {
             flush: false,
             open: None,
             diagnosis: None,
+            counted_under: None,
             shown: None,
             message_due: false,
             message_not_before_ms: 0,
@@ -104,9 +109,6 @@ struct InFlight {
     uid: Arc<str>,
     kind: Kind,
 }
-
-struct NoObserver;
-impl Observer for NoObserver {}
 
 /// See the module documentation.
 pub struct Core {
@@ -134,6 +136,7 @@ pub struct Core {
     placing: bool,
     keep: usize,
     stats: Stats,
+    unschedulable: Unschedulable,
     observer: Box<dyn Observer>,
 }
 
@@ -164,7 +167,8 @@ impl Core {
             placing: false,
             keep: 1,
             stats: Stats::default(),
-            observer: Box::new(NoObserver),
+            unschedulable: Unschedulable::default(),
+            observer: Box::new(()),
         }
     }
 
@@ -183,7 +187,7 @@ impl Core {
         self.keep = keep.max(1);
     }
 
-    /// Who is told of stage boundaries.
+    /// Who is told where time goes.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.observer = observer;
     }
@@ -195,23 +199,44 @@ impl Core {
 
     // ---- inputs ----------------------------------------------------------------------------------
 
-    /// Takes one input. Costs what changed, not what is there.
-    pub fn handle(&mut self, input: Input, now: Now) {
-        match input {
-            Input::Run(Delta::Applied(run)) => self.apply_run(run, now),
-            Input::Run(Delta::Deleted { key, uid }) => self.delete_run(&key, &uid),
-            Input::Pod(Delta::Applied(pod)) => self.cache.apply_pod(pod, now),
-            Input::Pod(Delta::Deleted { key, uid }) => self.cache.delete_pod(&key, &uid),
-            Input::Workspace(Delta::Applied(workspace)) => self.cache.apply_workspace(workspace),
-            Input::Workspace(Delta::Deleted { key, uid }) => self.cache.delete_workspace(&key, &uid),
-            Input::Answer(write, outcome) => self.answer(write, outcome, now),
-            Input::Profiles(profiles) => self.change_profiles(profiles, now),
-            Input::Timer => {}
-        }
+    /// Takes one input. Costs what changed, not what is there. Answers which event it was, if it came from the cluster.
+    pub fn handle(&mut self, input: Input, now: Now) -> Option<Event> {
+        let event = match input {
+            Input::Run(Delta::Applied(run)) => Some(self.apply_run(run, now)),
+            Input::Run(Delta::Deleted { key, uid }) => Some(self.delete_run(&key, &uid)),
+            Input::Pod(Delta::Applied(pod)) => {
+                let known = self.cache.pod_id(&pod.key.namespace, &pod.key.name).is_some_and(|id| self.cache.pod_view(id).is_some());
+                self.cache.apply_pod(pod, now);
+                Some(Event::of_pod(known))
+            }
+            Input::Pod(Delta::Deleted { key, uid }) => {
+                self.cache.delete_pod(&key, &uid);
+                Some(Event::NodeDelete)
+            }
+            Input::Workspace(Delta::Applied(workspace)) => {
+                let known = self.cache.workspace(&workspace.key.namespace, &workspace.key.name).is_some();
+                self.cache.apply_workspace(workspace);
+                Some(Event::of_workspace(known))
+            }
+            Input::Workspace(Delta::Deleted { key, uid }) => {
+                self.cache.delete_workspace(&key, &uid);
+                Some(Event::PersistentWorkspaceDelete)
+            }
+            Input::Answer(write, outcome) => {
+                self.answer(write, outcome, now);
+                None
+            }
+            Input::Profiles(profiles) => {
+                self.change_profiles(profiles, now);
+                None
+            }
+            Input::Timer => None,
+        };
         self.digest();
+        event
     }
 
-    fn apply_run(&mut self, run: Arc<RunObject>, now: Now) {
+    fn apply_run(&mut self, run: Arc<RunObject>, now: Now) -> Event {
         let known = self.cache.run_id(&run.key);
         let before = known.and_then(|id| self.cache.run(id)).map(|entry| (entry.object.clone(), entry.place));
         if let (Some(id), Some((old, _))) = (known, &before) {
@@ -233,7 +258,9 @@ impl Core {
         if let Some(record) = self.records.get_mut(&id) {
             record.shown.clone_from(&run.shown);
         }
-        self.restand(id, before.as_ref().filter(|(old, _)| old.uid == run.uid).map(|(old, _)| &**old), now);
+        let before = before.as_ref().map(|(old, _)| &**old).filter(|old| old.uid == run.uid);
+        self.restand(id, before, now);
+        Event::of_run(before.map_or(RunIs::Nothing, RunIs::of), RunIs::of(&run))
     }
 
     /// Puts a Run where it belongs after its object changed.
@@ -294,10 +321,13 @@ impl Core {
         true
     }
 
-    fn delete_run(&mut self, key: &ObjectKey, uid: &str) {
-        let Some(id) = self.cache.run_id(key).filter(|id| self.cache.run(*id).is_some_and(|entry| &*entry.object.uid == uid)) else { return };
-        self.forget(id);
-        self.cache.delete_run(key, uid);
+    fn delete_run(&mut self, key: &ObjectKey, uid: &str) -> Event {
+        let known = self.cache.run_id(key).and_then(|id| Some((id, RunIs::of(&self.cache.run(id).filter(|entry| &*entry.object.uid == uid)?.object))));
+        if let Some((id, _)) = known {
+            self.forget(id);
+            self.cache.delete_run(key, uid);
+        }
+        Event::of_run(known.map_or(RunIs::Nothing, |(_, before)| before), RunIs::Nothing)
     }
 
     fn forget(&mut self, id: RunId) {
@@ -308,8 +338,18 @@ impl Core {
         }
     }
 
+    /// It does not wait, or not as before.
+    fn uncount(&mut self, id: RunId) {
+        if let Some(record) = self.records.get_mut(&id)
+            && let (Some(profile), Some(diagnosis)) = (record.counted_under.take(), &record.diagnosis)
+        {
+            self.unschedulable.remove(profile, diagnosis);
+        }
+    }
+
     /// Takes a Run out of every queue it is in.
     fn leave_queue(&mut self, id: RunId) {
+        self.uncount(id);
         self.active.remove(&id);
         self.backoff.remove(&id);
         if let Some(entry) = self.cache.run(id) {
@@ -332,6 +372,7 @@ impl Core {
     }
 
     fn enqueue(&mut self, id: RunId, cause: Option<WakeCause>, now: Now) {
+        self.uncount(id);
         let Some(entry) = self.cache.run(id) else { return };
         let order = Reverse(age(entry));
         let stamp = &mut self.next_stamp;
@@ -343,8 +384,9 @@ impl Core {
         record.cause = cause;
         record.flush = false;
         self.active.push(id, order);
-        if let Some(cause) = cause {
-            self.stats.wakeups[cause as usize] += 1;
+        match cause {
+            Some(cause) => self.stats.wakeups[cause as usize] += 1,
+            None => self.stats.queued += 1,
         }
     }
 
@@ -352,6 +394,7 @@ impl Core {
         self.leave_queue(id);
         if let Some(record) = self.records.get_mut(&id) {
             record.standing = Standing::Backoff;
+            self.stats.backed_off += 1;
             self.backoff.insert(id, until_ms);
             self.backoff_timers.push(Reverse((until_ms, id, record.stamp)));
         }
@@ -409,12 +452,15 @@ impl Core {
     }
 
     fn change_profiles(&mut self, profiles: Arc<Profiles>, now: Now) {
+        let runs: Vec<RunId> = self.waiting.runs().collect();
+        for run in &runs {
+            self.leave_queue(*run);
+        }
+        self.unschedulable = Unschedulable::default();
         self.shadows = shadows_of(&profiles);
         self.profiles = profiles;
         self.cycle.clear();
-        let runs: Vec<RunId> = self.waiting.runs().collect();
         for run in runs {
-            self.leave_queue(run);
             self.enqueue(run, Some(WakeCause::ProfileChanged), now);
         }
     }
@@ -447,7 +493,7 @@ impl Core {
         if !self.placing {
             return None;
         }
-        while let Some(nominee) = self.waiting.next_nominee(&self.cache, &mut self.cycle, &self.profiles) {
+        while let Some(nominee) = self.waiting.next_nominee(&self.cache, &mut self.cycle, &self.profiles, &mut *self.observer) {
             self.enqueue(nominee.run, (!nominee.flush).then_some(nominee.cause), now);
             if let Some(record) = self.records.get_mut(&nominee.run) {
                 record.open = Some(nominee.open);
@@ -514,151 +560,6 @@ impl Core {
         let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
         let message = self.message_timers.peek().map(|Reverse((at, ..))| *at);
         [backoff, message].into_iter().flatten().min()
-    }
-
-    fn attempt(&mut self, id: RunId, now: Now) -> Option<Attempt> {
-        let entry = self.cache.run(id)?;
-        let object = entry.object.clone();
-        let record = self.records.get_mut(&id)?;
-        record.attempts = record.attempts.saturating_add(1);
-        let (cause, flush, attempts, queued_ms) = (record.cause.take(), record.flush, record.attempts, record.queued_ms);
-        let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms, shadows: Vec::new() });
-        if object.cancel_requested {
-            self.terminate(id, &object, "Cancelled", "Cancelled", "cancelled by user".into());
-            return done(AttemptResult::Terminates { phase: "Cancelled", reason: "Cancelled" });
-        }
-        if let Some(invalid) = &object.invalid {
-            let reason = invalid.reason.as_str();
-            self.terminate(id, &object, "Failed", reason, invalid.message.as_str().into());
-            return done(AttemptResult::Terminates { phase: "Failed", reason });
-        }
-        if let Some(not_before) = object.retry_not_before_wall_ms.filter(|t| *t > now.wall_ms) {
-            let wait = u64::try_from(not_before - now.wall_ms).unwrap_or(0);
-            self.back_off(id, now.mono_ms.saturating_add(wait));
-            return done(AttemptResult::Held);
-        }
-        self.observer.stage(Stage::AttemptStart);
-        let outcome = self.cycle.attempt(&self.cache, self.profiles.of(&object.runtime), entry, self.keep);
-        self.observer.stage(Stage::Decided);
-        let shadows = self.ask_shadows(id, &object.runtime, &outcome);
-        let result = match outcome {
-            Outcome::Fits(choice) => self.place(id, &object, choice, flush, now),
-            Outcome::Waits(wait) => self.wait(id, wait, now),
-        };
-        self.observer.stage(Stage::AttemptEnd);
-        done(result).map(|attempt| Attempt { shadows, ..attempt })
-    }
-
-    fn ask_shadows(&mut self, id: RunId, runtime: &Arc<str>, outcome: &Outcome) -> Vec<ShadowChoice> {
-        if self.shadows.is_empty() {
-            return Vec::new();
-        }
-        let Some(entry) = self.cache.run(id) else { return Vec::new() };
-        let chosen = outcome.pod();
-        let mut answers = Vec::new();
-        for (shadow, cycle) in &mut self.shadows {
-            if !shadow.runtimes.is_empty() && !shadow.runtimes.contains(runtime) {
-                continue;
-            }
-            let would = cycle.attempt(&self.cache, &shadow.profile, entry, 1).pod();
-            let pod = would.and_then(|pod| self.cache.pod_key(pod)).map(|key| key.name.clone());
-            answers.push(ShadowChoice { profile: shadow.profile.name.clone(), pod, agrees: would == chosen });
-        }
-        answers
-    }
-
-    fn place(&mut self, id: RunId, object: &RunObject, choice: Choice, flush: bool, now: Now) -> AttemptResult {
-        let refused = self.reserve(id, &choice);
-        if let Some(by) = refused {
-            self.stats.reserve_conflicts += 1;
-            self.back_off_after_error(id, now);
-            return AttemptResult::Refused { by };
-        }
-        let Some((pod, pod_uid)) = self.cache.pod_view(choice.pod).map(|view| (view.name().clone(), view.uid().clone())) else {
-            self.back_off_after_error(id, now);
-            return AttemptResult::Held;
-        };
-        let note = self.note(id, &choice);
-        let reservation = self.cache.assume(id, choice.pod);
-        let write = self.write(id, &object.uid, Kind::Bind(reservation));
-        self.effects.push(Effect::Bind(BindIntent { write, run: reference(object), pod, pod_uid: pod_uid.clone(), note }));
-        self.stand(id, Standing::Assumed);
-        self.under_way(id, write);
-        self.stats.scheduled += 1;
-        self.stats.placed_after_flush += u64::from(flush && self.noticed == self.noticed_at_flush);
-        AttemptResult::Placed { pod_uid, ranked: choice.ranked }
-    }
-
-    fn reserve(&self, id: RunId, choice: &Choice) -> Option<(&'static str, Rejection)> {
-        let entry = self.cache.run(id)?;
-        let profile = self.profiles.of(&entry.object.runtime);
-        if profile.reserves.is_empty() {
-            return None;
-        }
-        let view = self.cache.pod_view(choice.pod)?;
-        let prepares = prepare(&self.cache, profile, entry);
-        profile.reserves.iter().find_map(|&index| {
-            let plugin = &profile.plugins[index].plugin;
-            let verdict = plugin.as_reserve()?.reserve(prepares.state(index, true), RunView { cache: &self.cache, entry }, view);
-            verdict.err().map(|rejection| (plugin.name(), rejection))
-        })
-    }
-
-    fn note(&self, id: RunId, choice: &Choice) -> BindNote {
-        let mut note = BindNote::default();
-        if let (Some(entry), Some(pod)) = (self.cache.run(id), self.cache.pod_view(choice.pod)) {
-            let profile = self.profiles.of(&entry.object.runtime);
-            for bind in profile.binds.iter().filter_map(|&index| profile.plugins[index].plugin.as_bind()) {
-                bind.bind(RunView { cache: &self.cache, entry }, pod, &mut note);
-            }
-        }
-        note.remarks.truncate(REMARKS_MAX);
-        note
-    }
-
-    fn wait(&mut self, id: RunId, wait: Wait, now: Now) -> AttemptResult {
-        self.stats.unschedulable += 1;
-        for charge in &wait.diagnosis.rejections {
-            *self.stats.rejections.entry((charge.plugin, charge.rejection.reason.code)).or_default() += u64::from(charge.pods);
-        }
-        if let Some(entry) = self.cache.run(id) {
-            self.waiting.insert(&self.cache, self.profiles.of(&entry.object.runtime), id, entry, wait.scope, wait.wanted);
-        }
-        // Runs of one class are told the same, so they share it.
-        let diagnosis = match &self.last_diagnosis {
-            Some(last) if **last == wait.diagnosis => last.clone(),
-            _ => Arc::new(wait.diagnosis),
-        };
-        self.last_diagnosis = Some(diagnosis.clone());
-        if let Some(record) = self.records.get_mut(&id) {
-            record.standing = Standing::Waiting;
-            record.waiting_since_ms.get_or_insert(now.mono_ms);
-            record.message_due = true;
-            record.diagnosis = Some(diagnosis.clone());
-        }
-        self.arm_message(id, now);
-        AttemptResult::Waits { diagnosis }
-    }
-
-    fn terminate(&mut self, id: RunId, object: &RunObject, phase: &'static str, reason: &'static str, message: Arc<str>) {
-        let write = self.write(id, &object.uid, Kind::Terminate);
-        self.effects.push(Effect::Terminate { write, run: reference(object), phase, reason, message });
-        self.stand(id, Standing::Terminating);
-        self.under_way(id, write);
-    }
-
-    fn under_way(&mut self, id: RunId, write: WriteId) {
-        if let Some(record) = self.records.get_mut(&id) {
-            record.write = Some(write);
-            record.written_version = None;
-        }
-    }
-
-    fn write(&mut self, run: RunId, uid: &Arc<str>, kind: Kind) -> WriteId {
-        let write = WriteId(self.next_write);
-        self.next_write += 1;
-        self.writes.insert(write, InFlight { run, uid: uid.clone(), kind });
-        write
     }
 }
 

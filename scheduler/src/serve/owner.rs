@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use berth_framework::core::{AttemptResult, Core, Effect, Input, Observer, Stage, Standing};
+use berth_framework::core::{AttemptResult, Core, Effect, Input, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
+use berth_framework::observe::{Lap, Observer};
 use berth_runtime::Clock;
 use berth_runtime::informer::{Delta, Informer, Stored};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -143,15 +144,16 @@ struct Timer {
 }
 
 impl Observer for Timer {
-    fn stage(&mut self, stage: Stage) {
-        match stage {
-            Stage::AttemptStart => self.start = Instant::now(),
-            Stage::Decided => self.decided = self.start.elapsed(),
-            Stage::AttemptEnd => {
+    fn lap(&mut self, lap: Lap) {
+        match lap {
+            Lap::AttemptStart { .. } => self.start = Instant::now(),
+            Lap::Decided(_) => self.decided = self.start.elapsed(),
+            Lap::AttemptEnd => {
                 let all = self.start.elapsed();
                 self.cycle_ns.store(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
                 self.metrics.cycle(self.decided, all);
             }
+            _ => {}
         }
     }
 }

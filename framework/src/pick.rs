@@ -1,0 +1,69 @@
+//! Normalises the scores of feasible Pods and picks the best.
+
+use std::sync::Arc;
+
+use crate::cycle::{Choice, Ranked};
+use crate::evaluate::Scored;
+use crate::plugin::MAX_SCORE;
+use crate::profile::Profile;
+use crate::views::PodId;
+
+/// A feasible Pod.
+pub(crate) struct Candidate<'a> {
+    pub pod: PodId,
+    pub name: &'a Arc<str>,
+    pub scored: &'a Scored,
+}
+
+/// Normalises and picks the best; ties by the tie key, then the smallest name.
+pub(crate) fn pick<'a>(profile: &Profile, candidates: impl Iterator<Item = Candidate<'a>>, keep: usize) -> Option<Choice> {
+    let candidates: Vec<Candidate<'a>> = candidates.collect();
+    let mut ends = vec![(i64::MAX, i64::MIN); profile.normalized];
+    for candidate in &candidates {
+        for (end, raw) in ends.iter_mut().zip(&candidate.scored.raw) {
+            *end = (end.0.min(*raw), end.1.max(*raw));
+        }
+    }
+    let weights: Vec<i64> = profile.normalizing_weights();
+    let total = |scored: &Scored| {
+        let normalized = scored.raw.iter().zip(&ends).zip(&weights).map(|((raw, end), weight)| weight * min_max(*raw, *end));
+        scored.fixed + normalized.sum::<i64>()
+    };
+    let order = |a: &&Candidate<'a>, b: &&Candidate<'a>| {
+        let totals = total(b.scored).cmp(&total(a.scored));
+        totals.then_with(|| a.scored.tie.cmp(&b.scored.tie)).then_with(|| a.name.cmp(b.name))
+    };
+    if keep <= 1 {
+        let best = candidates.iter().min_by(order)?;
+        let ranked = vec![Ranked { pod: best.name.clone(), total: total(best.scored), by_plugin: Vec::new() }];
+        return Some(Choice { pod: best.pod, ranked });
+    }
+    let mut ranked: Vec<&Candidate<'a>> = candidates.iter().collect();
+    ranked.sort_by(order);
+    let pod = ranked.first()?.pod;
+    let told = |c: &&Candidate<'a>| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) };
+    Some(Choice { pod, ranked: ranked.iter().take(keep).map(told).collect() })
+}
+
+/// Min-max to 0..=[`MAX_SCORE`], floored; all equal is 0 (decisions "Preferred").
+fn min_max(raw: i64, (min, max): (i64, i64)) -> i64 {
+    if max <= min {
+        return 0;
+    }
+    let scaled = i128::from(raw - min) * i128::from(MAX_SCORE) / i128::from(max - min);
+    i64::try_from(scaled).unwrap_or(MAX_SCORE)
+}
+
+fn by_plugin(profile: &Profile, scored: &Scored, ends: &[(i64, i64)]) -> Vec<(&'static str, i64)> {
+    let mut raw = scored.raw.iter().zip(ends);
+    let mut parts = scored.parts.iter();
+    profile
+        .scores
+        .iter()
+        .map(|&(index, _)| {
+            let name = profile.plugins[index].plugin.name();
+            let value = if profile.is_normalizing(index) { raw.next().map_or(0, |(raw, end)| min_max(*raw, *end)) } else { parts.next().copied().unwrap_or(0) };
+            (name, value)
+        })
+        .collect()
+}
