@@ -9,6 +9,7 @@ use berth_api::runtime_ready::{Now, PodFacts, runtime_of};
 use berth_controllers::persistent_workspace::{Context, RuntimePod, run};
 use berth_runtime::events::{Recorder, RecorderConfig};
 use berth_runtime::informer::{Informer, WatchConfig, informer};
+use berth_runtime::lease::Fence;
 use berth_runtime::{ObjectKey, SystemClock};
 use berth_tests::controlplane::{BERTH, ControlPlane};
 use berth_tests::poll::{PATIENCE, stays, until};
@@ -71,7 +72,18 @@ impl World {
         let clock = Arc::new(SystemClock::new());
         let (recorder, writer) = Recorder::new(client.clone(), clock.clone(), RecorderConfig::new("kruntimes.io/berth", "test"));
         tokio::spawn(writer.run(stop.clone()));
-        let context = Context { client, pods: pods.clone(), read_pod, workspaces, read_workspace, recorder, clock, workers: 2, observer: Arc::new(()) };
+        let context = Context {
+            client,
+            pods: pods.clone(),
+            read_pod,
+            workspaces,
+            read_workspace,
+            recorder,
+            fence: Fence::unguarded(),
+            clock,
+            workers: 2,
+            observer: Arc::new(()),
+        };
         tokio::spawn(run(context, stop.clone()));
         Ok(Self { namespace, admin: plane.admin()?, proxy, pods, _stop: stop.drop_guard() })
     }
@@ -266,6 +278,7 @@ async fn nothing_is_lost_while_the_pods_are_not_listed_yet() -> Result<()> {
         workspaces,
         read_workspace,
         recorder: Recorder::off(),
+        fence: Fence::unguarded(),
         clock: Arc::new(SystemClock::new()),
         workers: 1,
         observer: Arc::new(()),

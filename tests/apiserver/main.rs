@@ -10,6 +10,7 @@ mod leader_election;
 mod serve_crash;
 mod serve_example;
 mod serve_invalid;
+mod serve_leader;
 mod serve_plugins;
 mod serve_wakeups;
 mod serve_workspaces;

@@ -9,6 +9,7 @@ use berth_runtime::apiclient::{CallError, Precondition, get_uncached, status_mer
 use berth_runtime::backoff::Backoff;
 use berth_runtime::events::{EventType, Occurrence, Recorder, Regarding};
 use berth_runtime::informer::{Index, Informer, Stored};
+use berth_runtime::lease::{Fence, NotLeader};
 use berth_runtime::workqueue::{Next, QueueObserver, WorkQueue, run_workers};
 use berth_runtime::{Clock, ObjectKey};
 use k8s_openapi::api::core::v1::Pod;
@@ -38,6 +39,8 @@ pub struct Context<P, W> {
     pub read_workspace: for<'a> fn(&'a W) -> Option<&'a PersistentWorkspace>,
     /// Takes Events `Bound` and `Lost`.
     pub recorder: Recorder,
+    /// Open while this process leads and has listed. What comes while it is closed is dropped; whoever opens it adds every workspace.
+    pub fence: Fence,
     /// Both clocks; the same one the scheduler uses.
     pub clock: Arc<dyn Clock>,
     /// Workspaces worked on at once.
@@ -119,6 +122,7 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
             return Next::Done;
         };
         let Some(workspace) = (self.context.read_workspace)(&stored.object) else { return Next::Done };
+        let Ok(term) = self.context.fence.admitted() else { return Next::Done };
         if self.is_outdated(&stored) {
             // The cache will tell us of our own write.
             return Next::Done;
@@ -139,7 +143,7 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
             status: workspace.status.as_ref(),
         };
         let plan = plan(facts, pods.iter().map(OwnedCandidate::as_candidate).collect::<Vec<Candidate<'_>>>(), bound, now.wall_ms);
-        match self.apply(&stored, workspace, &plan).await {
+        match self.apply(&stored, workspace, &plan, term).await {
             Ok(()) => again.map_or(Next::Done, Next::After),
             Err(error) if error.is_not_found() => Next::Done,
             Err(error) if error.is_conflict() => {
@@ -184,12 +188,17 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
         Ok((pods, bound, again))
     }
 
-    async fn apply(&self, stored: &Stored<W>, workspace: &PersistentWorkspace, plan: &Plan) -> Result<(), CallError> {
+    async fn apply(&self, stored: &Stored<W>, workspace: &PersistentWorkspace, plan: &Plan, term: u64) -> Result<(), CallError> {
         let Some(wanted) = plan.status() else { return Ok(()) };
         let api: Api<PersistentWorkspace> = Api::namespaced(self.context.client.clone(), &stored.key.namespace);
         let observed = Precondition { uid: &stored.uid, resource_version: &stored.resource_version };
         let patch = difference(workspace.status.as_ref(), wanted);
-        match status_merge_patch(&api, &stored.key.name, observed, &patch).await {
+        let sent = match self.context.fence.begin(term) {
+            // Kept until the answer is there.
+            Ok(_sending) => status_merge_patch(&api, &stored.key.name, observed, &patch).await,
+            Err(NotLeader) => return Ok(()),
+        };
+        match sent {
             Ok(written) => {
                 if *written.resource_version != *stored.resource_version {
                     lock(&self.outdated).insert(stored.key.clone(), stored.resource_version.clone());

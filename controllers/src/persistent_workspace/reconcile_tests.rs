@@ -5,6 +5,7 @@
 use super::*;
 use berth_runtime::SystemClock;
 use berth_runtime::informer::{WatchConfig, informer};
+use berth_runtime::lease::Fence;
 use http::{Request, Response};
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use kube::client::Body;
@@ -180,6 +181,7 @@ impl World {
             workspaces,
             read_workspace,
             recorder: Recorder::off(),
+            fence: Fence::unguarded(),
             clock: Arc::new(SystemClock::new()),
             workers: 2,
             observer: Arc::new(()),

@@ -177,7 +177,7 @@ impl Core {
         self.placing = true;
     }
 
-    /// Attempts stop (lost leadership, shutdown); inputs still count.
+    /// Attempts and messages stop (lost leadership, shutdown); inputs still count.
     pub fn stop_placing(&mut self) {
         self.placing = false;
     }
@@ -523,7 +523,10 @@ impl Core {
                 self.enqueue(id, Some(WakeCause::RetryDue), now);
             }
         }
-        while let Some(&Reverse((at, id, stamp))) = self.message_timers.peek() {
+        // Who does not place has nothing to say about why a Run waits; what is due then is said later.
+        while self.placing
+            && let Some(&Reverse((at, id, stamp))) = self.message_timers.peek()
+        {
             if at > now.mono_ms {
                 break;
             }
@@ -548,7 +551,7 @@ impl Core {
             return Some(0);
         }
         let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
-        let message = self.message_timers.peek().map(|Reverse((at, ..))| *at);
+        let message = self.message_timers.peek().filter(|_| self.placing).map(|Reverse((at, ..))| *at);
         [self.cache.next_stale_ms(), backoff, message, self.next_flush_ms].into_iter().flatten().min()
     }
 
@@ -558,7 +561,7 @@ impl Core {
             return Some(0);
         }
         let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
-        let message = self.message_timers.peek().map(|Reverse((at, ..))| *at);
+        let message = self.message_timers.peek().filter(|_| self.placing).map(|Reverse((at, ..))| *at);
         [backoff, message].into_iter().flatten().min()
     }
 }

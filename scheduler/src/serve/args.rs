@@ -7,6 +7,7 @@ use berth_framework::profile::MAX_BIND_WORKERS;
 use clap::{Args, ValueEnum};
 
 use super::configuration::{ConfigMapName, Overrides, Source};
+use super::leading::ElectionArgs;
 
 /// Flags of `berth serve`.
 #[derive(Clone, Debug, Args)]
@@ -32,6 +33,9 @@ pub struct ServeArgs {
     /// Publishes no Event per placement
     #[arg(long)]
     pub no_scheduled_events: bool,
+    /// Leader election
+    #[command(flatten)]
+    pub election: ElectionArgs,
     /// Format of the log on stderr
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
@@ -52,7 +56,7 @@ impl ServeArgs {
 
     /// What wins over the configuration.
     pub fn overrides(&self) -> Overrides {
-        Overrides { bind_workers: self.bind_workers }
+        Overrides { bind_workers: self.bind_workers, election: self.election.clone() }
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Dispatcher;
+use super::leading::View;
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace, model_key};
 use super::owner::{Pulse, Question};
@@ -55,6 +56,8 @@ pub struct Views {
     pub questions: mpsc::Sender<Question>,
     /// The configuration in force.
     pub configuration: watch::Receiver<Arc<BerthConfiguration>>,
+    /// The election, if one is held.
+    pub election: Option<View>,
 }
 
 impl Views {
@@ -62,8 +65,16 @@ impl Views {
         [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())]
     }
 
-    fn alive(&self) -> Check {
-        Check { name: "owner", ok: self.pulse.silence() < STUCK_AFTER }
+    fn alive(&self) -> Vec<Check> {
+        let owner = Check { name: "owner", ok: self.pulse.silence() < STUCK_AFTER };
+        let election = self.election.as_ref().map(|election| Check { name: "leader-election", ok: election.is_alive() });
+        [owner].into_iter().chain(election).collect()
+    }
+
+    /// Placing, or ready to as soon as it is our turn.
+    fn places(&self) -> Check {
+        let stands_by = self.election.as_ref().is_some_and(View::stands_by) && self.pulse.is_warm();
+        Check { name: "placing", ok: stands_by || *self.pulse.placing.borrow() }
     }
 }
 
@@ -120,13 +131,13 @@ fn report(what: &str, checks: &[Check]) -> Response {
 }
 
 async fn livez(State(views): State<Arc<Views>>) -> Response {
-    report("livez", &[views.alive()])
+    report("livez", &views.alive())
 }
 
 async fn readyz(State(views): State<Arc<Views>>) -> Response {
     let mut checks: Vec<_> = views.informers().map(|(name, stats)| Check { name, ok: stats.synced }).into();
-    checks.push(Check { name: "placing", ok: *views.pulse.placing.borrow() });
-    checks.push(views.alive());
+    checks.push(views.places());
+    checks.extend(views.alive());
     checks.push(Check { name: "shutdown", ok: !views.shutdown.is_cancelled() });
     report("readyz", &checks)
 }

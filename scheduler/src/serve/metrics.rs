@@ -234,6 +234,14 @@ impl Metrics {
         self.config_valid.set(0);
     }
 
+    /// Takes in numbers that are counted elsewhere.
+    ///
+    /// # Errors
+    /// One of that name is there already.
+    pub fn register(&self, collector: impl Collector + 'static) -> Made<()> {
+        self.registry.register(Box::new(collector))
+    }
+
     // ---- the owner -------------------------------------------------------------------------------
 
     /// Takes over what the core counted since the last call, and its gauges.

@@ -13,11 +13,13 @@ mod args;
 pub mod configuration;
 pub mod dispatch;
 pub mod health;
+pub mod leading;
 mod logging;
 pub mod metrics;
 pub mod objects;
 pub mod owner;
 pub mod shadow;
+pub mod turn;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +33,7 @@ use berth_framework::profile::{DEFAULT_BIND_WORKERS, Registry};
 use berth_runtime::apiclient::{ConnectError, Limits, connect};
 use berth_runtime::events::{Recorder, RecorderConfig};
 use berth_runtime::informer::{Watch, WatchConfig, informer};
+use berth_runtime::lease::Fence;
 use berth_runtime::shutdown::{Ended, Group, Supervisor};
 use berth_runtime::{Clock, SystemClock};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -44,9 +47,11 @@ use self::announce::Announcer;
 pub use self::args::{LogFormat, ServeArgs};
 use self::configuration::{First, Keeper, Reconfigure, SeenConfigMap, Source};
 use self::dispatch::{Dispatcher, Tools};
+use self::leading::Election;
 use self::metrics::Metrics;
 use self::objects::{SeenRun, SeenWorkspace};
 use self::owner::{Inputs, Owner, Pulse};
+use self::turn::Turn;
 
 /// Deltas of one kind that may wait for the owner; then the watch itself waits.
 const DELTAS_MAX: usize = 1_024;
@@ -92,9 +97,14 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     };
     let Some(first) = first else { return Ok(()) };
     let listener = TcpListener::from_std(listener)?;
-    let in_force = crate::config::summary(&args.overrides().over(first.loaded.effective.clone()));
-    tracing::info!(address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), config = %first.candidate.source, %in_force, "berth serves");
-    let parts = Parts { args: &args, source, first, hangup, registry, metrics, client, listener, shutdown: &shutdown };
+    let in_force = args.overrides().over(first.loaded.effective.clone());
+    tracing::info!(
+        address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), config = %first.candidate.source,
+        in_force = crate::config::summary(&in_force), "berth serves"
+    );
+    let election = Election::new(&in_force.leader_election.unwrap_or_default(), client.default_namespace(), &instance())?;
+    let bind_workers = in_force.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS) as usize;
+    let parts = Parts { args: &args, source, first, bind_workers, hangup, registry, election, metrics, client, listener, shutdown: &shutdown };
     let ended = assemble(parts)?.run(shutdown).await;
     match ended {
         Ended::Stopped => tracing::info!("stopped"),
@@ -126,8 +136,10 @@ struct Parts<'a> {
     args: &'a ServeArgs,
     source: Source,
     first: First,
+    bind_workers: usize,
     hangup: Signal,
     registry: Registry,
+    election: Option<Election>,
     metrics: Arc<Metrics>,
     client: Client,
     listener: TcpListener,
@@ -136,7 +148,7 @@ struct Parts<'a> {
 
 /// Builds every part and starts it; the groups stop in reverse order.
 fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
-    let Parts { args, source, first, hangup, registry, metrics, client, listener, shutdown } = parts;
+    let Parts { args, source, first, bind_workers, hangup, registry, election, metrics, client, listener, shutdown } = parts;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
@@ -145,12 +157,20 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let announcer = Announcer::new(recorder.clone(), !args.no_scheduled_events);
     announcer.watch_capacity(&pods);
 
+    let fence = election.as_ref().map_or_else(Fence::unguarded, |election| election.fence.clone());
+    let turn = match &election {
+        Some(election) => {
+            metrics.register(election.collector()?)?;
+            election.turn(runs.clone(), pods.clone(), workspaces.clone())
+        }
+        None => Turn::always(),
+    };
+
     let (answers, answered) = mpsc::channel(ANSWERS_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let pulse = Arc::new(Pulse::new());
-    let tools = Tools { client: client.clone(), runs: runs.clone(), answers, clock: clock.clone(), metrics: metrics.clone(), announcer };
-    let bind_workers = args.overrides().over(first.loaded.effective.clone()).bind_workers.unwrap_or(DEFAULT_BIND_WORKERS);
-    let dispatcher = Dispatcher::new(bind_workers as usize, tools);
+    let tools = Tools { client: client.clone(), runs: runs.clone(), answers, fence: fence.clone(), clock: clock.clone(), metrics: metrics.clone(), announcer };
+    let dispatcher = Dispatcher::new(bind_workers, tools);
     let (to_owner, reconfigured) = mpsc::channel::<Reconfigure>(1);
     let keeper = Keeper::new(&first, args.overrides(), registry, to_owner, metrics.clone());
     let inputs = Inputs {
@@ -161,8 +181,6 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         questions: asked,
         profiles: reconfigured,
     };
-    let seen = owner::Tools { runs: runs.clone(), dispatcher: dispatcher.clone(), clock: clock.clone(), metrics: metrics.clone(), pulse: pulse.clone() };
-    let owner = Owner::new(Core::new(first.loaded.profiles), inputs, seen);
     let binder = binder::Binder::new(binder::Context {
         client: client.clone(),
         pods: pods.clone(),
@@ -170,10 +188,22 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         workspaces: workspaces.clone(),
         read_workspace: objects::binder_workspace,
         recorder: recorder.clone(),
-        clock,
+        fence,
+        clock: clock.clone(),
         workers: BINDER_WORKERS,
         observer: metrics.clone(),
     });
+    let seen = owner::Tools {
+        runs: runs.clone(),
+        dispatcher: dispatcher.clone(),
+        clock,
+        metrics: metrics.clone(),
+        pulse: pulse.clone(),
+        turn,
+        began: leading::look_at_all(workspaces.clone(), binder.queue().clone()),
+    };
+    let owner = Owner::new(Core::new(first.loaded.profiles), inputs, seen);
+    let lease_metrics = metrics.clone();
     let views = health::Views {
         metrics,
         pulse,
@@ -186,6 +216,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         dispatcher: dispatcher.clone(),
         questions,
         configuration: keeper.in_force(),
+        election: election.as_ref().map(|election| election.view.clone()),
     };
 
     let mut supervisor = Supervisor::new();
@@ -204,6 +235,11 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         events.run(stop).await;
         Ok::<(), String>(())
     });
+    if let Some(election) = election {
+        // Stopped when all that writes as leader has ended: drain, then release.
+        let group = supervisor.group(STOP_WITHIN);
+        group.spawn("leader-election", election.on_a_thread(args.kubeconfig.as_deref(), lease_metrics, group.stop())?);
+    }
     let group = supervisor.group(STOP_WITHIN);
     group.spawn("owner", on_a_thread(owner, shutdown.clone(), group.stop())?);
     let group = supervisor.group(DRAIN_WITHIN);

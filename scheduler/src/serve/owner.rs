@@ -9,7 +9,7 @@
 //! It runs on a thread of its own, so that neither a long step nor a laden runtime holds up the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_framework::core::{AttemptResult, Core, Effect, Input, Standing};
@@ -26,6 +26,7 @@ use super::dispatch::{Dispatcher, Settled};
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace, model_key, store_key};
 use super::shadow::ShadowLog;
+use super::turn::{Lists, Move, Turn};
 
 /// Inputs of one kind taken before the core steps again.
 const INPUTS_AT_ONCE: usize = 256;
@@ -61,19 +62,25 @@ pub struct Told {
 pub struct Pulse {
     start: Instant,
     last_ms: AtomicU64,
-    /// Every cache has been taken in and attempts have begun.
+    warm: AtomicBool,
+    /// Every cache has been taken in, it is our turn, and attempts have begun.
     pub placing: watch::Sender<bool>,
 }
 
 impl Pulse {
     /// A pulse that has just beaten.
     pub fn new() -> Self {
-        Self { start: Instant::now(), last_ms: AtomicU64::new(0), placing: watch::Sender::new(false) }
+        Self { start: Instant::now(), last_ms: AtomicU64::new(0), warm: AtomicBool::new(false), placing: watch::Sender::new(false) }
     }
 
     fn beat(&self) {
         let ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// Whether every cache has been taken in.
+    pub fn is_warm(&self) -> bool {
+        self.warm.load(Ordering::Relaxed)
     }
 
     /// How long ago the loop last turned.
@@ -116,6 +123,10 @@ pub struct Tools {
     pub metrics: Arc<Metrics>,
     /// What others see of the owner.
     pub pulse: Arc<Pulse>,
+    /// Whose turn it is to place.
+    pub turn: Turn,
+    /// Told whenever placing begins.
+    pub began: Box<dyn Fn() + Send>,
 }
 
 /// See the module.
@@ -131,7 +142,9 @@ pub struct Owner {
     default_profile: Arc<str>,
     only_profile: bool,
     shadows: ShadowLog,
-    synced: [bool; 3],
+    turn: Turn,
+    began: Box<dyn Fn() + Send>,
+    synced: Lists,
     stopping: bool,
 }
 
@@ -175,7 +188,7 @@ impl Owner {
     /// An owner of `core`.
     pub fn new(mut core: Core, inputs: Inputs, tools: Tools) -> Self {
         let cycle_ns = Arc::<AtomicU64>::default();
-        let Tools { runs, dispatcher, clock, metrics, pulse } = tools;
+        let Tools { runs, dispatcher, clock, metrics, pulse, turn, began } = tools;
         core.observe(Box::new(Timer { metrics: metrics.clone(), start: Instant::now(), decided: Duration::ZERO, cycle_ns: cycle_ns.clone() }));
         let default_profile = Arc::from("");
         let mut owner = Self {
@@ -190,7 +203,9 @@ impl Owner {
             default_profile,
             only_profile: true,
             shadows: ShadowLog::default(),
-            synced: [false; 3],
+            turn,
+            began,
+            synced: [0; 3],
             stopping: false,
         };
         owner.profiles_changed();
@@ -206,7 +221,7 @@ impl Owner {
                 self.core.stop_placing();
             }
             let taken = self.take_inputs();
-            self.start_when_synced();
+            self.take_turns();
             let stepped = self.steps();
             self.publish();
             self.shadows.tell();
@@ -221,6 +236,7 @@ impl Owner {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 () = shutdown.cancelled(), if !self.stopping => {}
+                () = self.turn.changed() => {}
                 Some(answer) = self.inputs.answers.recv() => self.answered(answer),
                 delta = self.inputs.runs.recv() => self.run_changed(delta.ok_or("the informer of Runs has ended")?),
                 delta = self.inputs.pods.recv() => self.pod_changed(delta.ok_or("the informer of Pods has ended")?),
@@ -252,12 +268,26 @@ impl Owner {
         taken + take!(self, questions, asked)
     }
 
-    fn start_when_synced(&mut self) {
-        if !self.stopping && !*self.pulse.placing.borrow() && self.synced == [true; 3] {
-            self.core.start_placing();
-            self.pulse.placing.send_replace(true);
-            let counts = self.core.counts();
-            tracing::info!(pods = counts.pods, active_runs = counts.active, pending_runs = self.core.queue().active, "every cache is synced; placing begins");
+    /// Begins and ends placing: after the first lists, or as the election goes.
+    fn take_turns(&mut self) {
+        self.pulse.warm.store(self.synced.iter().all(|lists| *lists > 0), Ordering::Relaxed);
+        match self.turn.next(self.synced) {
+            Move::Stay => {}
+            Move::Start(_) if self.stopping => {}
+            Move::Start(epoch) => {
+                self.core.start_placing();
+                self.pulse.placing.send_replace(true);
+                (self.began)();
+                let counts = self.core.counts();
+                let pending_runs = self.core.queue().active;
+                tracing::info!(epoch, pods = counts.pods, active_runs = counts.active, pending_runs, "every cache is synced; placing begins");
+            }
+            Move::Stop => {
+                // What is queued for the dispatcher fails at the fence; what is in flight comes to its end.
+                self.core.stop_placing();
+                self.pulse.placing.send_replace(false);
+                tracing::warn!("placing ends: not the leader any more; standing by");
+            }
         }
     }
 
@@ -270,6 +300,7 @@ impl Owner {
             room -= 1;
             let now = self.clock.now();
             let decided = Instant::now();
+            let epoch = self.turn.epoch().unwrap_or(u64::MAX); // of no term: nothing to be sent comes of it
             let attempt = self.core.step(now);
             let origin = match &attempt {
                 Some(attempt) => {
@@ -278,9 +309,9 @@ impl Owner {
                     self.metrics.attempted(attempt, &profile, took);
                     self.shadows.saw(attempt);
                     tell(attempt);
-                    Origin { profile, attempts: attempt.attempts, queued_for_ms: now.mono_ms.saturating_sub(attempt.queued_ms), decided }
+                    Origin { epoch, profile, attempts: attempt.attempts, queued_for_ms: now.mono_ms.saturating_sub(attempt.queued_ms), decided }
                 }
-                None => Origin { profile: self.default_profile.clone(), attempts: 0, queued_for_ms: 0, decided },
+                None => Origin { epoch, profile: self.default_profile.clone(), attempts: 0, queued_for_ms: 0, decided },
             };
             let effects = self.core.drain_effects();
             let idle = attempt.is_none() && effects.is_empty();
@@ -327,21 +358,21 @@ impl Owner {
     fn run_changed(&mut self, delta: Delta<SeenRun>) {
         match change(delta, "Run", |stored| stored.object.model.clone()) {
             Some(delta) => self.input(Input::Run(delta)),
-            None => self.synced[0] = true,
+            None => self.synced[0] += 1,
         }
     }
 
     fn pod_changed(&mut self, delta: Delta<PodObject>) {
         match change(delta, "Pod", |stored| stored.object.clone()) {
             Some(delta) => self.input(Input::Pod(delta)),
-            None => self.synced[1] = true,
+            None => self.synced[1] += 1,
         }
     }
 
     fn workspace_changed(&mut self, delta: Delta<SeenWorkspace>) {
         match change(delta, "PersistentWorkspace", |stored| stored.object.model.clone()) {
             Some(delta) => self.input(Input::Workspace(delta)),
-            None => self.synced[2] = true,
+            None => self.synced[2] += 1,
         }
     }
 

@@ -15,6 +15,7 @@ use serde_json::Value;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -66,11 +67,13 @@ pub struct Watch<T> {
     list: u64,
     /// The last namespace seen, so that objects share its name.
     namespace: Arc<str>,
+    /// Who waits for the current list, which began after they asked.
+    waiting: Vec<oneshot::Sender<u64>>,
 }
 
 impl<T: Send + Sync + 'static> Watch<T> {
     pub(super) fn new(shared: Arc<Shared<T>>) -> Self {
-        Self { shared, sinks: Vec::new(), list: 0, namespace: Arc::from("") }
+        Self { shared, sinks: Vec::new(), list: 0, namespace: Arc::from(""), waiting: Vec::new() }
     }
 
     /// [`run_with`](Self::run_with) serde's reading of K, keeping of each object what `map` makes of it.
@@ -102,6 +105,11 @@ impl<T: Send + Sync + 'static> Watch<T> {
                 () = stop.cancelled() => return,
                 () = shared.joined.notified() => {
                     tokio::select! { () = stop.cancelled() => return, () = self.join() => continue }
+                }
+                () = shared.relist.notified() => {
+                    self.waiting.append(&mut lock(&shared.relisting));
+                    events.set(watcher(api.clone(), config.watcher()));
+                    continue;
                 }
                 event = events.next() => event,
             };
@@ -166,7 +174,15 @@ impl<T: Send + Sync + 'static> Watch<T> {
                 for key in self.shared.store.unconfirmed(self.list) {
                     self.delete(&key).await;
                 }
-                lock(&self.shared.health).lists += 1;
+                let lists = {
+                    let mut health = lock(&self.shared.health);
+                    health.lists += 1;
+                    health.lists
+                };
+                for waiting in self.waiting.drain(..) {
+                    // Who asked may have gone away.
+                    let _ = waiting.send(lists);
+                }
                 let first = !self.shared.synced.send_replace(true);
                 tracing::debug!(informer = self.shared.name, objects = self.shared.store.len(), first, "list complete");
                 self.send(Delta::Synced).await;

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 use store::{Entry, Store};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 /// The reading side of a watch. Clones share one store. Made with its [`Watch`] by [`informer`].
@@ -46,6 +46,8 @@ pub fn informer<T: Send + Sync + 'static>(name: &'static str) -> (Informer<T>, W
         store: Store::default(),
         joining: Mutex::new(Vec::new()),
         joined: Notify::new(),
+        relisting: Mutex::new(Vec::new()),
+        relist: Notify::new(),
         synced,
         health: Mutex::new(Health::default()),
     });
@@ -79,6 +81,8 @@ struct Shared<T> {
     store: Store<T>,
     joining: Mutex<Vec<Sink<T>>>,
     joined: Notify,
+    relisting: Mutex<Vec<oneshot::Sender<u64>>>,
+    relist: Notify,
     synced: watch::Sender<bool>,
     health: Mutex<Health>,
 }
@@ -213,6 +217,23 @@ impl<T: Send + Sync + 'static> Informer<T> {
             deltas: health.deltas,
             failing_for: health.failing.filter(|(_, until)| now < *until).map(|(since, _)| now.saturating_duration_since(since)),
             last_event: health.last_event.map(|at| now.saturating_duration_since(at)),
+        }
+    }
+
+    /// Lists anew, from the server's newest state, whatever the watch has shown: what was written before this call is in the store
+    /// when the answer comes. Deltas tell what differed, and a Synced follows as after every list.
+    ///
+    /// Answers how many lists have then been complete: a subscriber that was there from the start has taken in this one with the
+    /// Synced of that number. Never answers once the watch has ended; failing lists are retried.
+    pub fn relist(&self) -> impl Future<Output = u64> + Send + use<T> {
+        let (sender, listed) = oneshot::channel();
+        lock(&self.shared.relisting).push(sender);
+        self.shared.relist.notify_one();
+        async move {
+            match listed.await {
+                Ok(lists) => lists,
+                Err(_) => futures::future::pending().await,
+            }
         }
     }
 

@@ -25,25 +25,29 @@ struct Shared {
     until_ns: AtomicU64,
     /// The current or last term.
     epoch: AtomicU64,
+    /// The last term that was admitted.
+    admitted: AtomicU64,
     in_flight: AtomicU64,
     crossed: AtomicU64,
 }
 
 const FOR_EVER: u64 = u64::MAX;
+const NO_TERM: u64 = u64::MAX;
 
 impl Fence {
     /// A fence that an election opens and closes.
     pub fn closed() -> Self {
-        Self::with(0)
+        Self::with(0, NO_TERM)
     }
 
     /// A fence that is always open, epoch 0: for a process that runs without an election.
     pub fn unguarded() -> Self {
-        Self::with(FOR_EVER)
+        Self::with(FOR_EVER, 0)
     }
 
-    fn with(until_ns: u64) -> Self {
-        let shared = Shared { origin: Instant::now(), until_ns: until_ns.into(), epoch: 0.into(), in_flight: 0.into(), crossed: 0.into() };
+    fn with(until_ns: u64, admitted: u64) -> Self {
+        let shared =
+            Shared { origin: Instant::now(), until_ns: until_ns.into(), epoch: 0.into(), admitted: admitted.into(), in_flight: 0.into(), crossed: 0.into() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -62,6 +66,19 @@ impl Fence {
     /// We don't lead.
     pub fn epoch(&self) -> Result<u64, NotLeader> {
         self.check().map(|()| self.shared.epoch.load(Ordering::Acquire))
+    }
+
+    /// Says that the caches have been listed in term `epoch`: from now on decisions of it may be made.
+    pub fn admit(&self, epoch: u64) {
+        self.shared.admitted.store(epoch, Ordering::Release);
+    }
+
+    /// The term that decisions may be made in now: we lead, and it was [admitted](Fence::admit).
+    ///
+    /// # Errors
+    /// We don't lead, or have not listed yet.
+    pub fn admitted(&self) -> Result<u64, NotLeader> {
+        self.epoch().and_then(|epoch| if self.shared.admitted.load(Ordering::Acquire) == epoch { Ok(epoch) } else { Err(NotLeader) })
     }
 
     /// Begins a send of something that was decided in term `epoch`. Keep the answer until the send has ended: one that is in
@@ -173,6 +190,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn decisions_wait_until_their_term_is_admitted() {
+        let fence = Fence::closed();
+        fence.open(1, Instant::now() + SECOND);
+        assert_eq!(fence.admitted(), Err(NotLeader));
+        fence.admit(1);
+        assert_eq!(fence.admitted(), Ok(1));
+        tokio::time::advance(SECOND).await;
+        assert_eq!(fence.admitted(), Err(NotLeader));
+        fence.open(2, Instant::now() + SECOND);
+        assert_eq!(fence.admitted(), Err(NotLeader), "of another term");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_send_in_flight_at_the_end_of_its_term_is_counted() {
         let fence = Fence::closed();
         let open = |epoch| fence.open(epoch, Instant::now() + SECOND);
@@ -199,7 +229,7 @@ mod tests {
     async fn without_an_election_it_is_open() {
         let fence = Fence::unguarded();
         tokio::time::advance(1_000_000 * SECOND).await;
-        assert_eq!(fence.epoch(), Ok(0));
+        assert_eq!((fence.epoch(), fence.admitted()), (Ok(0), Ok(0)));
         drop(fence.begin(0).unwrap());
         assert_eq!(fence.crossed(), 0);
     }

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use self::first::{First, first, from_config_map};
 pub use self::follow::{SeenConfigMap, follow_config_map, follow_file, follow_nothing, read_config_map};
+use super::leading::ElectionArgs;
 use super::metrics::Metrics;
 use crate::config::{self, Loaded, Refused};
 
@@ -124,16 +125,22 @@ pub enum Offered {
 }
 
 /// Flags that win over the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--bind-workers`.
     pub bind_workers: Option<u32>,
+    /// `--leader-elect` and those beside it.
+    pub election: ElectionArgs,
 }
 
 impl Overrides {
     /// What is in force if `configured` is what the configuration says.
-    pub fn over(self, configured: BerthConfiguration) -> BerthConfiguration {
-        BerthConfiguration { bind_workers: self.bind_workers.or(configured.bind_workers), ..configured }
+    pub fn over(&self, configured: BerthConfiguration) -> BerthConfiguration {
+        BerthConfiguration {
+            bind_workers: self.bind_workers.or(configured.bind_workers),
+            leader_election: Some(self.election.over(configured.leader_election)),
+            ..configured
+        }
     }
 }
 

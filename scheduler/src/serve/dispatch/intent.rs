@@ -51,6 +51,8 @@ pub enum What {
 /// The attempt behind a write.
 #[derive(Clone, Debug)]
 pub struct Origin {
+    /// The term of leadership that the decision fell in: it is sent in no other.
+    pub epoch: u64,
     /// Name of the profile that decided.
     pub profile: Arc<str>,
     /// How many attempts the Run has had.

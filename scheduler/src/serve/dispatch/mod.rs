@@ -17,6 +17,7 @@ use std::time::Duration;
 use berth_framework::core::{WriteId, WriteOutcome};
 use berth_runtime::Clock;
 use berth_runtime::informer::Informer;
+use berth_runtime::lease::Fence;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -49,6 +50,8 @@ pub struct Tools {
     pub runs: Informer<SeenRun>,
     /// Where answers go.
     pub answers: mpsc::Sender<Settled>,
+    /// Asked before every send.
+    pub fence: Fence,
     /// Both clocks.
     pub clock: Arc<dyn Clock>,
     /// Counters.

@@ -10,7 +10,8 @@
 //!            └─── the same version ──────┘   (* after a lost answer a 409 is read again: it may be our own write)
 //! ```
 //! Sending the same patch again is safe: it is a compare-and-swap on one version, so at most one of them takes effect; and it
-//! is needed: what was sent and not answered may still arrive, until another write has changed the version.
+//! is needed: what was sent and not answered may still arrive, until another write has changed the version. Before each send the
+//! [fence](berth_runtime::lease::Fence) is asked; who does not lead any more in the term of the decision sends nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use berth_api::Run;
 use berth_framework::core::{RunRef, WriteOutcome};
 use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, read, status_merge_patch};
 use berth_runtime::backoff::Backoff;
+use berth_runtime::lease::NotLeader;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::GetParams;
@@ -69,7 +71,13 @@ impl Shared {
         let mut lost = false;
         let mut failures = 0;
         loop {
-            let error = match status_merge_patch(&api, &run.key.name, observed, &new.patch).await {
+            let sent = match self.tools.fence.begin(intent.origin.epoch) {
+                // Kept until the answer is there: a send that outlives its term is counted.
+                Ok(_sending) => status_merge_patch(&api, &run.key.name, observed, &new.patch).await,
+                // What was sent before and not answered is the next leader's to see: it lists before it places, and so do we.
+                Err(NotLeader) => return WriteOutcome::Failed,
+            };
+            let error = match sent {
                 Ok(written) => {
                     let version = Arc::<str>::from(written.resource_version);
                     lock(&self.own).wrote(&run.key, &run.uid, &base.version, version.clone(), new.conditions);
