@@ -193,7 +193,7 @@ impl Cycle {
     }
 
     fn table<'t>(&'t mut self, ask: Ask<'_>, observer: &mut dyn Observer) -> &'t ShapeTable {
-        let mut key = vec![u64::from(ask.run.entry.domain.0)];
+        let mut key = vec![ask.run.cache.domain(ask.run.entry.domain).serial];
         for prepared in &ask.prepares.list {
             key.push(prepared.key.len() as u64);
             key.extend_from_slice(&prepared.key);

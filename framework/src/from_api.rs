@@ -1,5 +1,9 @@
 //! From API objects to the model: total, so that one odd object never hurts another.
 
+mod read;
+
+pub use read::{ReadRun, read_run};
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -7,6 +11,7 @@ use berth_api::constants::{
     ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, DEFAULT_RUNS_CAPACITY, LABEL_RUNTIME, MESSAGE_BYTES_MAX, POD_CONDITION_RUNTIMED_READY,
     RESOURCE_RUNS, run_condition,
 };
+use berth_api::duration::DurationError;
 use berth_api::run::{InvalidTerm, RetryPolicy, RunAffinityTerm};
 use berth_api::selector::CompiledSelector;
 use berth_api::{PersistentWorkspace, Run, conditions, persistent_workspace, quantity, run};
@@ -35,8 +40,10 @@ pub fn run_object(run: &Run) -> RunObject {
         Ok(affinity) => (affinity, None),
         Err(message) => (Affinity::default(), Some(InvalidRun { reason: InvalidReason::InvalidSpec, message: bounded(message) })),
     };
-    let bad_workspace = bad_workspace(run).map(|message| InvalidRun { reason: InvalidReason::InvalidSpec, message: bounded(message) });
-    let bad_runtime = run.spec.runtime.is_empty().then(|| InvalidRun { reason: InvalidReason::InvalidSpec, message: "spec.runtime: must not be empty".into() });
+    let bad_spec = |message| InvalidRun { reason: InvalidReason::InvalidSpec, message: bounded(message) };
+    let bad_workspace = bad_workspace(run).map(bad_spec);
+    let bad_duration = bad_duration(run).map(bad_spec);
+    let bad_runtime = run.spec.runtime.is_empty().then(|| bad_spec("spec.runtime: must not be empty".into()));
     let assigned = |value: Option<&String>| value.filter(|v| !v.is_empty()).map(|v| Arc::from(v.as_str()));
     RunObject {
         key: key_of(meta),
@@ -50,7 +57,7 @@ pub fn run_object(run: &Run) -> RunObject {
         workspace: run.spec.workspace.as_ref().map(|w| Arc::from(w.name.as_str())),
         requests,
         affinity: if affinity == Affinity::default() { no_affinity() } else { Arc::new(affinity) },
-        invalid: bad_runtime.or(bad_requests).or(bad_workspace).or(bad_affinity),
+        invalid: bad_runtime.or(bad_requests).or(bad_workspace).or(bad_affinity).or(bad_duration),
         phase: phase_of(run),
         assigned_pod: assigned(status.and_then(|s| s.assigned_pod.as_ref())),
         assigned_pod_uid: assigned(status.and_then(|s| s.assigned_pod_uid.as_ref())),
@@ -100,6 +107,16 @@ fn bad_workspace(run: &Run) -> Option<String> {
         return Some(format!("spec.workspace.kind: must be PersistentWorkspace, not {:?}", workspace.kind));
     }
     (workspace.api_group != "kruntimes.io/v1alpha1").then(|| format!("spec.workspace.apiGroup: must be kruntimes.io/v1alpha1, not {:?}", workspace.api_group))
+}
+
+/// A duration that nobody can read, which a looser CRD lets pass: neither the agent nor the lifecycle could use it.
+fn bad_duration(run: &Run) -> Option<String> {
+    let told = |field: &str, error: DurationError, text: Option<&str>| format!("spec.{field}: {error}: {:?}", text.unwrap_or_default());
+    if let Err(error) = run.spec.timeout() {
+        return Some(told("timeout", error, run.spec.timeout.as_deref()));
+    }
+    let policy = run.spec.retry_policy.as_ref()?;
+    policy.first_pause().err().map(|error| told("retryPolicy.backoff", error, policy.backoff.as_deref()))
 }
 
 /// Compiles the affinity of a Run.

@@ -50,7 +50,8 @@ fn min_max(raw: i64, (min, max): (i64, i64)) -> i64 {
     if max <= min {
         return 0;
     }
-    let scaled = i128::from(raw - min) * i128::from(MAX_SCORE) / i128::from(max - min);
+    let [raw, min, max] = [raw, min, max].map(i128::from);
+    let scaled = (raw - min) * i128::from(MAX_SCORE) / (max - min);
     i64::try_from(scaled).unwrap_or(MAX_SCORE)
 }
 
@@ -66,4 +67,27 @@ fn by_plugin(profile: &Profile, scored: &Scored, ends: &[(i64, i64)]) -> Vec<(&'
             (name, value)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_between_any_two_ends_become_0_to_the_maximum() {
+        for (raw, min, max, expected) in [
+            (0, 0, 10, 0),
+            (5, 0, 10, 50_000),
+            (10, 0, 10, MAX_SCORE),
+            (1, 0, 3, 33_333),
+            (7, 7, 7, 0),
+            (i64::MAX, i64::MIN, i64::MAX, MAX_SCORE),
+            (i64::MIN, i64::MIN, i64::MAX, 0),
+            (0, i64::MIN, i64::MAX, 50_000),
+            (-1, i64::MIN, i64::MAX, 49_999),
+            (i64::MAX, i64::MAX - 1, i64::MAX, MAX_SCORE),
+        ] {
+            assert_eq!(min_max(raw, (min, max)), expected, "{raw} in {min}..={max}");
+        }
+    }
 }

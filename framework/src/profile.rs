@@ -153,6 +153,11 @@ impl Profiles {
         &self.list[place]
     }
 
+    /// How long to wait after `errors` + 1 errors or conflicts in a row, milliseconds.
+    pub(crate) fn backoff_ms(&self, errors: u32) -> u64 {
+        self.backoff_initial_ms.saturating_mul(1 << errors.min(16)).min(self.backoff_max_ms)
+    }
+
     /// Every active profile.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Profile>> {
         self.list.iter()

@@ -287,6 +287,9 @@ impl Waiting {
                     class.wants = class.wants.and(group.also);
                     if group.by_age.is_empty() {
                         groups.remove(&class.key.requests);
+                        if groups.is_empty() {
+                            self.wide.remove(&class.key.domain);
+                        }
                     }
                 }
             }

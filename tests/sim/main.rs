@@ -3,6 +3,7 @@
 //! `SEEDS=20000` tries so many random histories, `SEEDS=17..18` exactly those seeds.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+mod bounds;
 mod check;
 mod config_meaning;
 mod config_rows;
@@ -11,6 +12,7 @@ mod laps;
 mod large;
 mod messages;
 mod plugins;
+mod points;
 mod queue;
 mod random;
 mod search;

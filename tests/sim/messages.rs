@@ -169,6 +169,37 @@ fn a_message_that_could_not_be_written_is_written_a_second_later() {
 }
 
 #[test]
+fn a_message_that_keeps_failing_backs_off_as_every_error_does() {
+    let mut stage = Stage::new();
+    stage.run(run("w"));
+    stage.work();
+    stage.pass(1_000);
+    stage.work();
+    for wait in [1_000, 2_000, 4_000, 8_000, 10_000, 10_000] {
+        let write = stage.messages()[0].0;
+        stage.answer(write, WriteOutcome::Failed);
+        // An attempt in between is no reason to write sooner.
+        stage.run(run("w").requests(&[("gpu", i64::try_from(wait).expect("small"))]));
+        stage.work();
+        stage.pass(wait - 1);
+        stage.work();
+        assert_eq!(stage.messages(), [], "{wait}");
+        stage.pass(1);
+        stage.work();
+    }
+    // One that is stored ends the row of errors.
+    let (write, _) = stage.messages().remove(0);
+    stage.stored(write);
+    stage.pod(pod("p", 0));
+    stage.run(run("w").requests(&[("gpu", 7)]));
+    stage.pass(1_000);
+    stage.work();
+    let (write, _) = stage.messages().remove(0);
+    stage.answer(write, WriteOutcome::Failed);
+    assert_eq!(stage.core.next_event_ms(), Some(stage.now.mono_ms + 1_000));
+}
+
+#[test]
 fn a_long_account_is_cut() {
     let mut stage = Stage::new();
     for i in 0..100 {

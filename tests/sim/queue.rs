@@ -1,6 +1,6 @@
 //! The order in which Runs are tried, and what becomes of placements that do not stand.
 
-use berth_framework::core::{AttemptResult, Effect, Standing, WriteOutcome};
+use berth_framework::core::{AttemptResult, Effect, FLUSH_EVERY_MS, Standing, WriteOutcome};
 use berth_framework::model::{InvalidReason, InvalidRun, Phase, RunObject};
 
 use crate::stage::{RunExt as _, Stage, active, key, pod, run};
@@ -17,6 +17,26 @@ fn a_backlog_is_tried_by_creation_then_uid_however_it_arrives() {
     stage.core.start_placing();
     assert_eq!(stage.placed(), ["a@p", "b@p", "c@p"]);
     assert_eq!((stage.core.queue().waiting, stage.core.queue().active), (2, 0));
+}
+
+/// Whoever may not place yet, or no more, has nothing to wake up for.
+#[test]
+fn while_nothing_may_be_placed_the_alarm_is_silent() {
+    let mut stage = Stage::new();
+    stage.run(run("a"));
+    stage.work();
+    assert!(stage.core.next_wake_ms().is_some_and(|at| at > stage.now.mono_ms), "the alarm is armed");
+    stage.core.stop_placing();
+    stage.run(run("b"));
+    for _ in 0..3 {
+        stage.pass(FLUSH_EVERY_MS + 1_000);
+        assert_eq!(stage.work(), []);
+        assert_eq!(stage.core.next_wake_ms(), None);
+    }
+    stage.core.start_placing();
+    assert_eq!(stage.core.next_wake_ms(), Some(0));
+    assert_eq!(stage.work().len(), 1, "b is tried, and nobody else");
+    assert_eq!(stage.core.next_wake_ms(), Some(stage.now.mono_ms + 1_000), "its message");
 }
 
 #[test]

@@ -83,18 +83,18 @@ fn same_cost(shape: Shape, limit: WorkCounters) {
 
 #[test]
 fn runs_of_one_shape_cost_the_same_however_large_the_cluster_is() {
-    same_cost(Shape::One, WorkCounters { pods: 4, terms: 0, runs: 0 });
+    same_cost(Shape::One, WorkCounters { pods: 4, terms: 0, runs: 0, searched: 0 });
 }
 
 #[test]
 fn a_cohort_costs_its_targets() {
-    let limit = WorkCounters { pods: TARGETS as u64 + 4, terms: 2 * TARGETS as u64 + 4, runs: 0 };
+    let limit = WorkCounters { pods: TARGETS as u64 + 4, terms: 2 * TARGETS as u64 + 4, runs: 0, searched: 0 };
     same_cost(Shape::Cohorts, limit);
 }
 
 #[test]
 fn a_preference_that_every_pod_meets_costs_the_same_however_large_the_cluster_is() {
-    same_cost(Shape::Preferred, WorkCounters { pods: 4, terms: 4, runs: 0 });
+    same_cost(Shape::Preferred, WorkCounters { pods: 4, terms: 4, runs: 0, searched: 0 });
 }
 
 /// Decisions per world that are held against the exhaustive oracle.

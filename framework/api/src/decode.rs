@@ -2,6 +2,8 @@
 //!
 //! A typed LIST fails as a whole if one object can't be read; so readers list values and decode each here.
 
+use std::fmt;
+
 use kube::core::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -33,6 +35,18 @@ pub struct InvalidObject {
     pub reason: String,
     /// The object has no `spec` at all: the schema admits it, and readers leave it alone (reference §1).
     pub without_spec: bool,
+    /// The object, for whoever can do with a part of it.
+    pub rest: Undecoded,
+}
+
+/// An object that was not decoded, tidied; `Debug` does not show it, for its texts may be nobody's business.
+#[derive(Clone, Default, PartialEq)]
+pub struct Undecoded(pub Value);
+
+impl fmt::Debug for Undecoded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undecoded(..)")
+    }
 }
 
 /// Decodes a Run.
@@ -70,6 +84,7 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         path: ".".to_owned(),
         reason: String::new(),
         without_spec: false,
+        rest: Undecoded::default(),
     };
     let Some(object) = value.as_object_mut() else {
         invalid.reason = "not an object".to_owned();
@@ -79,13 +94,15 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         invalid.path = "spec".to_owned();
         invalid.reason = "missing".to_owned();
         invalid.without_spec = true;
+        invalid.rest = Undecoded(value);
         return Err(invalid);
     }
     // ObjectMeta alone is required by the type; nothing stored lacks it, a manifest may.
     object.entry("metadata").or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    serde_path_to_error::deserialize(&value).map_err(|error| {
         invalid.path = error.path().to_string();
         invalid.reason = shorten(error.inner().to_string());
+        invalid.rest = Undecoded(value);
         invalid
     })
 }
@@ -155,6 +172,8 @@ mod tests {
             assert_eq!((error.path.as_str(), error.reason.as_str()), (path, reason));
             assert_eq!(error.phase, RunPhase::Running);
             assert_eq!(error.to_string(), format!("Run ns/a: {path}: {reason}"));
+            assert_eq!(error.rest.0["metadata"]["name"], "a");
+            assert!(format!("{error:?}").contains("rest: Undecoded(..)"), "{error:?}");
         }
     }
 

@@ -13,29 +13,28 @@
 //! ```
 //! An assumption is never dropped by time.
 
+mod domains;
 mod pods;
 mod room;
 mod runs;
 
+pub(crate) use domains::{Domain, DomainId};
 pub use room::Room;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use berth_api::runtime_ready::PodFacts;
 use rustc_hash::FxHashMap;
 
 use crate::affinity_index::{AffinityIndex, LabelSetId, TermId};
+use domains::Domains;
 use room::Rooms;
 
 use crate::model::{ObjectKey, PodObject, Readiness, Requests, RunObject, WorkspaceObject};
 use crate::plugin::WakeCause;
 use crate::views::{PodId, PodView};
-
-/// A (namespace, runtime) pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DomainId(pub u32);
 
 /// An interned [`Requests`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,37 +51,6 @@ struct InternedRequests {
 /// A Run's place in the cache; reused after the Run is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId(pub(crate) u32);
-
-/// The Pods of one runtime in one namespace, and the log of their changes.
-#[derive(Debug)]
-pub(crate) struct Domain {
-    pub pods: Vec<PodId>,
-    /// Slots that changed, oldest first; entry `i` has position `log_base + i`.
-    log: VecDeque<PodId>,
-    log_base: u64,
-}
-
-impl Domain {
-    /// The position after the newest change.
-    pub fn log_end(&self) -> u64 {
-        self.log_base + self.log.len() as u64
-    }
-    /// Changes since `position`, or `None` if the log no longer reaches back so far.
-    pub fn changes_since(&self, position: u64) -> Option<impl Iterator<Item = (u64, PodId)> + '_> {
-        let skip = usize::try_from(position.checked_sub(self.log_base)?).ok()?;
-        Some(self.log.iter().copied().enumerate().skip(skip).map(|(i, pod)| (self.log_base + i as u64, pod)))
-    }
-    fn record(&mut self, pod: PodId) -> u64 {
-        let bound = 1024.max(2 * self.pods.len());
-        if self.log.len() >= bound {
-            let drop = self.log.len() / 2;
-            self.log.drain(..drop);
-            self.log_base += drop as u64;
-        }
-        self.log.push_back(pod);
-        self.log_end() - 1
-    }
-}
 
 #[derive(Debug)]
 struct PodSlot {
@@ -168,6 +136,8 @@ pub struct WorkCounters {
     pub terms: u64,
     /// Runs looked at by a wake-up.
     pub runs: u64,
+    /// Runs looked at by the search for Runs that wait for each other.
+    pub searched: u64,
 }
 
 /// See the module documentation.
@@ -176,8 +146,7 @@ pub struct Cache {
     slots: Vec<PodSlot>,
     free_slots: Vec<u32>,
     pod_ids: FxHashMap<ObjectKey, PodId>,
-    pub(crate) domains: Vec<Domain>,
-    domain_ids: FxHashMap<(Arc<str>, Arc<str>), DomainId>,
+    domains: Domains,
     runs: Vec<Option<RunEntry>>,
     free_runs: Vec<u32>,
     run_ids: FxHashMap<ObjectKey, RunId>,
@@ -215,6 +184,10 @@ impl Cache {
     pub fn affinity_sizes(&self) -> (usize, usize) {
         self.affinity.sizes()
     }
+    /// Live (namespace, runtime) pairs.
+    pub fn domains(&self) -> usize {
+        self.domains.len()
+    }
     pub(crate) fn readiness(&self, id: PodId) -> Readiness {
         self.slots.get(id.0 as usize).map_or(Readiness::NotRunning, |slot| slot.readiness)
     }
@@ -238,7 +211,7 @@ impl Cache {
         self.slots.get(id.0 as usize).and_then(|slot| slot.domain)
     }
     pub(crate) fn domain(&self, id: DomainId) -> &Domain {
-        &self.domains[id.0 as usize]
+        self.domains.get(id)
     }
     pub(crate) fn pod_view(&self, id: PodId) -> Option<PodView<'_>> {
         let object = self.slots.get(id.0 as usize)?.object.as_deref()?;
@@ -267,18 +240,7 @@ impl Cache {
         !self.events.is_empty()
     }
 
-    // ---- domains, slots, interning ---------------------------------------------------------------
-
-    fn domain_for(&mut self, namespace: &Arc<str>, runtime: &Arc<str>) -> DomainId {
-        let key = (namespace.clone(), runtime.clone());
-        if let Some(&id) = self.domain_ids.get(&key) {
-            return id;
-        }
-        let id = DomainId(u32::try_from(self.domains.len()).unwrap_or(u32::MAX));
-        self.domains.push(Domain { pods: Vec::new(), log: VecDeque::new(), log_base: 0 });
-        self.domain_ids.insert(key, id);
-        id
-    }
+    // ---- slots, interning ---------------------------------------------------------------
 
     fn slot_for(&mut self, key: &ObjectKey) -> PodId {
         if let Some(&id) = self.pod_ids.get(key) {
@@ -353,7 +315,7 @@ impl Cache {
     fn log(&mut self, id: PodId) {
         let slot = &mut self.slots[id.0 as usize];
         if let Some(domain) = slot.domain {
-            slot.logged_at = self.domains[domain.0 as usize].record(id);
+            slot.logged_at = self.domains.get_mut(domain).record(id);
         }
     }
 

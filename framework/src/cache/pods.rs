@@ -20,9 +20,8 @@ impl Cache {
         if self.slots[id.0 as usize].object.as_ref().is_some_and(|old| old.uid != pod.uid) {
             self.remove_pod_object(id);
         }
-        let domain = self.domain_for(&pod.key.namespace, &pod.runtime);
         let old = self.slots[id.0 as usize].object.clone();
-        let moved = self.slots[id.0 as usize].domain != Some(domain);
+        let moved = self.slots[id.0 as usize].domain.is_none_or(|domain| !self.domains.is_of(domain, &pod.runtime));
         if moved && old.is_some() {
             self.leave_domain(id, WakeCause::PodDeletedOrRelabelled);
         }
@@ -41,6 +40,7 @@ impl Cache {
             self.counts.pods += 1;
         }
         if moved {
+            let domain = self.domains.acquire(&pod.key.namespace, &pod.runtime);
             self.join_domain(id, domain);
         }
         let before = self.slots[id.0 as usize].readiness;
@@ -80,7 +80,7 @@ impl Cache {
         let Some(domain) = self.slots[id.0 as usize].domain else { return };
         self.log(id);
         let at = self.slots[id.0 as usize].at;
-        let pods = &mut self.domains[domain.0 as usize].pods;
+        let pods = &mut self.domains.get_mut(domain).pods;
         pods.swap_remove(at);
         if let Some(&swapped) = pods.get(at) {
             self.slots[swapped.0 as usize].at = at;
@@ -91,10 +91,11 @@ impl Cache {
             }
         }
         self.slots[id.0 as usize].domain = None;
+        self.domains.release(domain);
     }
 
     fn join_domain(&mut self, id: PodId, domain: DomainId) {
-        let pods = &mut self.domains[domain.0 as usize].pods;
+        let pods = &mut self.domains.get_mut(domain).pods;
         pods.push(id);
         let at = pods.len() - 1;
         let slot = &mut self.slots[id.0 as usize];

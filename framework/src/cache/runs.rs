@@ -23,7 +23,7 @@ impl Cache {
             self.remove_run(id);
             replaced = Some(id);
         }
-        let domain = self.domain_for(&run.key.namespace, &run.runtime);
+        let domain = self.domains.acquire(&run.key.namespace, &run.runtime);
         let labels = self.affinity.acquire_set(&run.key.namespace, &run.labels);
         let requests = self.intern_requests(&held_requests(&run));
         let key = run.key.clone();
@@ -53,13 +53,14 @@ impl Cache {
             let cause = if old.labels == run.labels { WakeCause::RunEnded } else { WakeCause::LastTargetEnded };
             self.leave_pod(id, cause, true);
             let Some(entry) = self.run(id) else { return };
-            let (old_labels, old_requests) = (entry.labels, entry.requests);
+            let (old_labels, old_requests, old_domain) = (entry.labels, entry.requests, entry.domain);
             let labels = self.affinity.acquire_set(&run.key.namespace, &run.labels);
             let requests = self.intern_requests(&held_requests(&run));
-            let domain = self.domain_for(&run.key.namespace, &run.runtime);
+            let domain = self.domains.acquire(&run.key.namespace, &run.runtime);
             self.drop_terms(id);
             self.affinity.release_set(old_labels);
             self.release_requests(old_requests);
+            self.domains.release(old_domain);
             if let Some(entry) = self.run_mut(id) {
                 entry.labels = labels;
                 entry.requests = requests;
@@ -122,6 +123,7 @@ impl Cache {
         let Some(entry) = self.runs[id.0 as usize].take() else { return };
         self.affinity.release_set(entry.labels);
         self.release_requests(entry.requests);
+        self.domains.release(entry.domain);
         self.run_ids.remove(&entry.object.key);
         self.free_runs.push(id.0);
     }

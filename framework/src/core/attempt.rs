@@ -12,8 +12,9 @@ use crate::plugin::{BindNote, Rejection};
 use crate::profile::Profile;
 use crate::views::{PodId, RunView};
 
-/// How many remarks of Bind plugins are kept.
+/// How many remarks of Bind plugins are kept, and how long each may be, bytes.
 const REMARKS_MAX: usize = 8;
+const REMARK_BYTES_MAX: usize = 128;
 
 impl Core {
     pub(super) fn attempt(&mut self, id: RunId, now: Now) -> Option<Attempt> {
@@ -121,6 +122,9 @@ impl Core {
             }
         }
         note.remarks.truncate(REMARKS_MAX);
+        for remark in &mut note.remarks {
+            remark.truncate(remark.floor_char_boundary(REMARK_BYTES_MAX));
+        }
         note
     }
 

@@ -216,6 +216,21 @@ pub struct QueueLengths {
     pub waiting: usize,
 }
 
+/// How much of what is derived from the objects is kept; grows and shrinks with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Verdict tables.
+    pub tables: usize,
+    /// Sets of labels, of Runs.
+    pub label_sets: usize,
+    /// Affinity terms.
+    pub terms: usize,
+    /// (namespace, runtime) pairs that have a Pod or a Run.
+    pub domains: usize,
+    /// Namespaces that have a Run to be placed.
+    pub namespaces: usize,
+}
+
 /// Every Pod × plugin verdict for one Run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {

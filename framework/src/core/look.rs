@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Standing, Stats};
+use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Sizes, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
 use crate::cycle::{Diagnosis, Outcome};
 use crate::diagnosis;
@@ -102,7 +102,7 @@ impl Core {
 
     /// Work done since the start.
     pub fn work(&self) -> WorkCounters {
-        WorkCounters { pods: self.cycle.evaluated, terms: self.cache.affinity.touched, runs: self.waiting.touched }
+        WorkCounters { pods: self.cycle.evaluated, terms: self.cache.affinity.touched, runs: self.waiting.touched, searched: self.searched }
     }
 
     /// Queue gauges.
@@ -115,10 +115,10 @@ impl Core {
         self.cache.counts()
     }
 
-    /// Live verdict tables, label sets and terms.
-    pub fn memory(&self) -> (usize, usize, usize) {
-        let (sets, terms) = self.cache.affinity_sizes();
-        (self.cycle.tables(), sets, terms)
+    /// How much of what is derived from the objects is kept.
+    pub fn sizes(&self) -> Sizes {
+        let (label_sets, terms) = self.cache.affinity_sizes();
+        Sizes { tables: self.cycle.tables(), label_sets, terms, domains: self.cache.domains(), namespaces: self.namespaces.len() }
     }
 
     /// Writes whose answer is awaited.

@@ -3,10 +3,21 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use rustc_hash::FxHashSet;
+
 use super::{Core, Effect, FIRST_MESSAGE_AFTER_MS, Kind, STUCK_EVERY_MS, Standing, reference};
 use crate::cache::RunId;
-use crate::diagnosis;
+use crate::diagnosis::{self, Stuck};
 use crate::model::{Now, Shown};
+
+/// The Runs of a namespace that have a record, and what was found out about them together.
+#[derive(Debug, Default)]
+pub(super) struct Namespace {
+    pub runs: FxHashSet<RunId>,
+    /// Who of them waits in vain, as of the last search.
+    pub stuck: Stuck,
+    searched_ms: Option<u64>,
+}
 
 impl Core {
     /// Sets the timer of the Run's message, if an attempt changed what there is to say.
@@ -55,20 +66,17 @@ impl Core {
     }
 
     fn stuck_text(&mut self, id: RunId, namespace: &Arc<str>, now: Now) -> Option<Arc<str>> {
-        let fresh = self.stuck.get(namespace).is_some_and(|(at, _)| now.mono_ms < at.saturating_add(STUCK_EVERY_MS));
-        if !fresh {
-            let in_namespace = |run: &RunId| self.cache.run(*run).is_some_and(|e| e.object.key.namespace == *namespace);
-            let runs: Vec<RunId> = self
-                .records
-                .iter()
-                .filter(|(_, r)| matches!(r.standing, Standing::Waiting | Standing::Active | Standing::Backoff))
-                .map(|(id, _)| *id)
-                .filter(in_namespace)
-                .take(diagnosis::STUCK_NODES_MAX + 1)
-                .collect();
-            let found = diagnosis::find_stuck(&self.cache, &runs);
-            self.stuck.insert(namespace.clone(), (now.mono_ms, found));
+        let own = self.namespaces.get_mut(namespace)?;
+        if own.searched_ms.is_none_or(|at| now.mono_ms >= at.saturating_add(STUCK_EVERY_MS)) {
+            let to_be_placed = |run: &RunId| {
+                let standing = self.records.get(run).map(|record| record.standing);
+                matches!(standing, Some(Standing::Waiting | Standing::Active | Standing::Backoff))
+            };
+            let runs: Vec<RunId> = own.runs.iter().copied().filter(to_be_placed).take(diagnosis::STUCK_NODES_MAX + 1).collect();
+            self.searched += runs.len() as u64;
+            own.stuck = diagnosis::find_stuck(&self.cache, &runs);
+            own.searched_ms = Some(now.mono_ms);
         }
-        self.stuck.get(namespace).and_then(|(_, stuck)| stuck.get(&id).cloned())
+        own.stuck.get(&id).cloned()
     }
 }

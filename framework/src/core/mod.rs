@@ -16,6 +16,7 @@ mod messages;
 mod unschedulable;
 
 pub use io::*;
+use messages::Namespace;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,7 +27,6 @@ use rustc_hash::FxHashMap;
 
 use crate::cache::{Cache, CacheEvent, Place, Reservation, RunId};
 use crate::cycle::{Cycle, Diagnosis};
-use crate::diagnosis::Stuck;
 use crate::model::{Delta, Now, ObjectKey, Phase, RunObject, Shown};
 use crate::observe::{Event, Observer, RunIs};
 use crate::plugin::WakeCause;
@@ -65,6 +65,8 @@ struct Record {
     message_not_before_ms: u64,
     message_in_flight: bool,
     message_timer: bool,
+    /// How many messages in a row could not be written.
+    message_errors: u32,
     /// The bind or end under way: an answer to any other write of this Run comes too late to mean anything.
     write: Option<WriteId>,
     /// The version that write was stored with.
@@ -90,6 +92,7 @@ impl Record {
             message_not_before_ms: 0,
             message_in_flight: false,
             message_timer: false,
+            message_errors: 0,
             write: None,
             written_version: None,
         }
@@ -123,6 +126,8 @@ pub struct Core {
     backoff_timers: BinaryHeap<Reverse<(u64, RunId, u64)>>,
     message_timers: BinaryHeap<Reverse<(u64, RunId, u64)>>,
     records: FxHashMap<RunId, Record>,
+    /// Who of the records is in each namespace.
+    namespaces: FxHashMap<Arc<str>, Namespace>,
     writes: FxHashMap<WriteId, InFlight>,
     next_write: u64,
     next_stamp: u64,
@@ -130,7 +135,8 @@ pub struct Core {
     /// How often the cache noticed something, and how often it had when the last flush began.
     noticed: u64,
     noticed_at_flush: u64,
-    stuck: FxHashMap<Arc<str>, (u64, Stuck)>,
+    /// Runs looked at by the search for Runs that wait for each other, ever.
+    searched: u64,
     last_diagnosis: Option<Arc<Diagnosis>>,
     effects: Vec<Effect>,
     placing: bool,
@@ -155,13 +161,14 @@ impl Core {
             backoff_timers: BinaryHeap::new(),
             message_timers: BinaryHeap::new(),
             records: FxHashMap::default(),
+            namespaces: FxHashMap::default(),
             writes: FxHashMap::default(),
             next_write: 0,
             next_stamp: 0,
             next_flush_ms: None,
             noticed: 0,
             noticed_at_flush: 0,
-            stuck: FxHashMap::default(),
+            searched: 0,
             last_diagnosis: None,
             effects: Vec::new(),
             placing: false,
@@ -180,6 +187,7 @@ impl Core {
     /// Attempts and messages stop (lost leadership, shutdown); inputs still count.
     pub fn stop_placing(&mut self) {
         self.placing = false;
+        self.next_flush_ms = None;
     }
 
     /// How many ranked Pods an [`Attempt`] tells (1 = only the chosen one, without scores by plugin).
@@ -332,9 +340,19 @@ impl Core {
 
     fn forget(&mut self, id: RunId) {
         self.leave_queue(id);
+        self.drop_record(id);
+    }
+
+    fn drop_record(&mut self, id: RunId) {
         self.records.remove(&id);
-        if let Some((_, stuck)) = self.cache.run(id).and_then(|entry| self.stuck.get_mut(&entry.object.key.namespace)) {
-            stuck.remove(&id);
+        let Some(entry) = self.cache.run(id) else { return };
+        let name = &entry.object.key.namespace;
+        if let Some(namespace) = self.namespaces.get_mut(name) {
+            namespace.runs.remove(&id);
+            namespace.stuck.remove(&id);
+            if namespace.runs.is_empty() {
+                self.namespaces.remove(name);
+            }
         }
     }
 
@@ -363,7 +381,7 @@ impl Core {
     /// Runs that are not ours to place have no record: a million active ones cost nothing here.
     fn stand(&mut self, id: RunId, standing: Standing) {
         if standing == Standing::Idle {
-            self.records.remove(&id);
+            self.drop_record(id);
         } else if let Some(record) = self.records.get_mut(&id) {
             record.standing = standing;
             record.waiting_since_ms = None;
@@ -375,9 +393,10 @@ impl Core {
         self.uncount(id);
         let Some(entry) = self.cache.run(id) else { return };
         let order = Reverse(age(entry));
-        let stamp = &mut self.next_stamp;
+        let (stamp, namespaces) = (&mut self.next_stamp, &mut self.namespaces);
         let record = self.records.entry(id).or_insert_with(|| {
             *stamp += 1;
+            namespaces.entry(entry.object.key.namespace.clone()).or_default().runs.insert(id);
             Record { shown: entry.object.shown.clone(), ..Record::new(*stamp, now) }
         });
         record.standing = Standing::Active;
@@ -403,7 +422,7 @@ impl Core {
     fn back_off_after_error(&mut self, id: RunId, now: Now) {
         self.stats.errors += 1;
         let Some(record) = self.records.get_mut(&id) else { return };
-        let wait = self.profiles.backoff_initial_ms.saturating_mul(1 << record.errors.min(16)).min(self.profiles.backoff_max_ms);
+        let wait = self.profiles.backoff_ms(record.errors);
         record.errors = record.errors.saturating_add(1);
         self.back_off(id, now.mono_ms.saturating_add(wait));
     }
@@ -418,12 +437,20 @@ impl Core {
         let Some(record) = self.records.get_mut(&run) else { return };
         if let Kind::Waiting(shown) = kind {
             record.message_in_flight = false;
-            record.message_not_before_ms = now.mono_ms.saturating_add(MESSAGE_EVERY_MS);
+            let mut wait = MESSAGE_EVERY_MS;
             match outcome {
-                WriteOutcome::Applied(_) => record.shown = Some(shown),
+                WriteOutcome::Applied(_) => {
+                    record.shown = Some(shown);
+                    record.message_errors = 0;
+                }
                 WriteOutcome::Gone => {}
-                WriteOutcome::Conflict | WriteOutcome::Failed => record.message_due = true,
+                WriteOutcome::Conflict | WriteOutcome::Failed => {
+                    record.message_due = true;
+                    wait = wait.max(self.profiles.backoff_ms(record.message_errors));
+                    record.message_errors = record.message_errors.saturating_add(1);
+                }
             }
+            record.message_not_before_ms = now.mono_ms.saturating_add(wait);
             self.arm_message(run, now);
             return;
         }
@@ -536,6 +563,9 @@ impl Core {
                 self.write_message(id, now);
             }
         }
+        if !self.placing {
+            return;
+        }
         let flush = *self.next_flush_ms.get_or_insert(now.mono_ms.saturating_add(FLUSH_EVERY_MS));
         // Whoever is about to be tried for an event is no lost wake-up.
         if flush <= now.mono_ms && self.active.is_empty() && !self.waiting.has_open() {
@@ -547,15 +577,10 @@ impl Core {
 
     /// When [`Core::step`] should be called at the latest, monotonic milliseconds; `Some(0)` means at once.
     pub fn next_wake_ms(&self) -> Option<u64> {
-        if self.placing && (!self.active.is_empty() || self.waiting.has_open()) {
-            return Some(0);
-        }
-        let backoff = self.backoff_timers.peek().map(|Reverse((at, ..))| *at);
-        let message = self.message_timers.peek().filter(|_| self.placing).map(|Reverse((at, ..))| *at);
-        [self.cache.next_stale_ms(), backoff, message, self.next_flush_ms].into_iter().flatten().min()
+        [self.next_event_ms(), self.cache.next_stale_ms(), self.next_flush_ms].into_iter().flatten().min()
     }
 
-    /// As [`Core::next_wake_ms`], without the alarm flush: `None` = nothing will happen by itself.
+    /// As [`Core::next_wake_ms`], without stale heartbeats and the alarm flush: `None` = nothing will happen by itself.
     pub fn next_event_ms(&self) -> Option<u64> {
         if self.placing && (!self.active.is_empty() || self.waiting.has_open()) {
             return Some(0);

@@ -53,10 +53,14 @@ pub async fn read(kubeconfig: Option<&Path>, namespace: Option<&str>, name: &str
     let mut others = Vec::new();
     for other in pages(&runs(&client, &namespace), ListParams::default().limit(PAGE)).await.context("cannot list Runs")? {
         let uid = other.uid();
-        match decode::run(serde_json::to_value(other)?) {
-            Ok(other) if uid != run.metadata.uid => others.push(from_api::run_object(&other)),
-            Ok(_) => {}
-            Err(invalid) if invalid.without_spec => {}
+        match from_api::read_run(serde_json::to_value(other)?) {
+            Ok(_) if uid == run.metadata.uid => {}
+            Ok(other) => {
+                if let Some(invalid) = other.undecodable.as_ref().filter(|invalid| !invalid.without_spec) {
+                    warnings.push(format!("read in part: {invalid}"));
+                }
+                others.push(other.object());
+            }
             Err(invalid) => warnings.push(format!("left out: {invalid}")),
         }
     }

@@ -8,11 +8,12 @@ use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_api::rules::{self, FieldError};
 use berth_api::run::{RunPhase, RunStatus};
 use berth_api::{PersistentWorkspace, Run, decode};
+use berth_framework::from_api::{self, ReadRun};
 use berth_framework::model::ObjectKey;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::read::{Found, Place};
@@ -164,25 +165,31 @@ impl World {
             self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
         }
         let decoded = if is_run {
-            decode::run(rules::stored_run(value)).map(|run| Ours::Run(Box::new(run)))
+            from_api::read_run(rules::stored_run(value)).map(|read| Ours::Run(Box::new(read)))
         } else {
             decode::persistent_workspace(rules::stored_workspace(value)).map(|workspace| Ours::Workspace(Box::new(workspace)))
         };
+        let undecodable = match &decoded {
+            Ok(Ours::Run(read)) => read.undecodable.as_ref(),
+            Ok(Ours::Workspace(_)) => None,
+            Err(error) => Some(error),
+        };
+        if undecodable.is_some_and(|error| error.without_spec) {
+            *self.left_alone.entry(format!("{kind} without spec")).or_default() += 1;
+            return;
+        }
+        if let Some(error) = undecodable.filter(|_| problems.is_empty()) {
+            problems.push((error.path.clone(), error.reason.clone()));
+        }
         let accepted = match decoded {
-            // What holds a Pod goes on holding it, whatever our rules say: an API server checks only what is written.
-            Ok(Ours::Run(run)) if !problems.is_empty() && *run.phase() != RunPhase::Pending => {
-                let text = told(&found, &problems);
-                self.warn(format!("{text}; Run {} is {} and stays so", key_of(value), run.phase().as_str()));
-                Some(Ours::Run(run))
-            }
             Ok(ours) if problems.is_empty() => Some(ours),
-            Ok(_) => None,
-            Err(error) => {
-                if problems.is_empty() {
-                    problems.push((error.path, error.reason));
-                }
-                None
+            // What holds a Pod goes on holding it, whatever our rules and types say: an API server checks only what is written.
+            Ok(Ours::Run(read)) if *read.run.phase() != RunPhase::Pending => {
+                let text = told(&found, &problems);
+                self.warn(format!("{text}; Run {} is {} and stays so", key_of(value), read.run.phase().as_str()));
+                Some(Ours::Run(read))
             }
+            _ => None,
         };
         match accepted {
             Some(ours) => self.keep_ours(ours, &found),
@@ -194,8 +201,8 @@ impl World {
         self.newest.see(&found.value);
         let (order, place) = (self.seen, found.place.clone());
         match ours {
-            Ours::Run(object) => {
-                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object: *object, order, place });
+            Ours::Run(read) => {
+                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object: read.run, order, place });
                 self.warn_of_twin(KIND_RUN, found, twin);
             }
             Ours::Workspace(object) => {
@@ -233,12 +240,32 @@ impl World {
             }
         }
         self.runs.iter_mut().for_each(|run| complete(&mut run.object.metadata, run.order, start));
+        self.tell_runs_apart();
         self.workspaces.iter_mut().for_each(|workspace| complete(&mut workspace.object.metadata, workspace.order, start));
+    }
+
+    /// The queue knows a Run by its UID: a second one with the UID of another (a copied manifest) gets one of its own.
+    fn tell_runs_apart(&mut self) {
+        let mut uids = FxHashSet::default();
+        let mut warnings = Vec::new();
+        for run in &mut self.runs {
+            let meta = &mut run.object.metadata;
+            let given = meta.uid.clone().unwrap_or_default();
+            if uids.insert(given.clone()) {
+                continue;
+            }
+            let own = (0..=u16::MAX).map(|n| format!("{n:08x}-0000-4000-8000-{:012x}", run.order)).find(|own| uids.insert(own.clone()));
+            meta.uid = own.or(Some(given));
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            let key = ObjectKey::new(text(&meta.namespace), text(&meta.name));
+            warnings.push(format!("{}: Run {key} has the UID of another Run; it gets one of its own", run.place));
+        }
+        warnings.into_iter().for_each(|warning| self.warn(warning));
     }
 }
 
 enum Ours {
-    Run(Box<Run>),
+    Run(Box<ReadRun>),
     Workspace(Box<PersistentWorkspace>),
 }
 

@@ -96,6 +96,33 @@ fn assignments_of_a_dump_count() {
 }
 
 #[test]
+fn an_active_run_that_cannot_be_decoded_goes_on_holding_its_pod() {
+    let odd = |phase: &str| {
+        let status = format!(r#""status":{{"phase":"{phase}","assignedPod":"p"}}"#);
+        a_run("odd", "", &status).replace(r#""mode":{"task":{}}"#, r#""mode":5,"resources":{"requests":{"runs":2}}"#)
+    };
+    let answer = simulate(&["-f", "-", "-o", "json"], &(pod("p", 2, "") + &odd("Running") + &a_run("a", "", "")));
+    assert_eq!(lines(&serde_json::from_str(&answer.out).unwrap()), ["odd p/Running", "a Pending/Unschedulable 0/1 fit: 1 insufficient runs"], "{}", answer.err);
+    assert!(answer.err.contains("spec.mode: ") && answer.err.contains("Run ns/odd is Running and stays so"), "{}", answer.err);
+    // It would be refused; and one that has ended, or that has no spec at all, holds nothing.
+    assert!(lines(&result(&[], &(pod("p", 2, "") + &odd("Pending"))))[0].starts_with("odd Failed/InvalidSpec <stdin>:2: spec.mode: "));
+    assert_eq!(lines(&result(&[], &(pod("p", 2, "") + &odd("Failed") + &a_run("a", "", ""))))[1], "a p");
+    let without = r#"{"apiVersion":"kruntimes.io/v1alpha1","kind":"Run","metadata":{"name":"r"},"status":{"phase":"Running","assignedPod":"p"}}"#;
+    assert!(simulate(&["-f", "-"], without).out.contains("Left alone: 1 Run without spec\n"));
+}
+
+#[test]
+fn runs_with_one_uid_are_two_runs() {
+    let copy = |name| a_run(name, r#""uid":"u","creationTimestamp":"2026-01-01T00:00:00Z""#, "");
+    let input = pod("p", 1, "") + &a_run("first", "", "") + &copy("a") + &copy("b") + &copy("c");
+    let answer = simulate(&["-f", "-", "-o", "json", "--run-duration", "1m"], &input);
+    let runs = lines(&serde_json::from_str(&answer.out).unwrap());
+    assert!(runs.iter().all(|line| line.ends_with("p/Succeeded")), "{runs:?}");
+    let told = "Run ns/b has the UID of another Run; it gets one of its own\nwarning: <stdin>:5: Run ns/c has the UID";
+    assert!(answer.err.contains(told), "{}", answer.err);
+}
+
+#[test]
 fn a_dump_of_a_bound_workspace_binds_by_name_and_uid() {
     let workspace = |uid: &str| {
         format!(

@@ -66,16 +66,22 @@ impl RetryPolicy {
         self.max_attempts.unwrap_or(1).max(1)
     }
 
+    /// Pause before the second attempt: `backoff`, or 1 s if absent or not above zero.
+    ///
+    /// # Errors
+    /// `backoff` is no Go duration.
+    pub fn first_pause(&self) -> Result<Duration, DurationError> {
+        let given = self.backoff.as_deref().map(at_least_zero).transpose()?;
+        Ok(given.filter(|given| !given.is_zero()).unwrap_or(BACKOFF_DEFAULT))
+    }
+
     /// Pause before `attempt` (2 is the first retry): `backoff × 2^(attempt−2)`, at most 60 s (reference §3.9).
     /// There is none before the first attempt.
     ///
     /// # Errors
     /// `backoff` is no Go duration.
     pub fn pause_before(&self, attempt: i32) -> Result<Duration, DurationError> {
-        let first = match self.backoff.as_deref().map(at_least_zero).transpose()? {
-            Some(given) if !given.is_zero() => given,
-            _ => BACKOFF_DEFAULT,
-        };
+        let first = self.first_pause()?;
         let Ok(doublings) = u32::try_from(i64::from(attempt) - 2) else {
             return Ok(Duration::ZERO);
         };

@@ -158,7 +158,8 @@ impl Shared {
         match (&intent.what, outcome) {
             (What::Bind { pod, remarks, .. }, WriteOutcome::Applied(_)) => {
                 let latency = Duration::from_millis(origin.queued_for_ms) + waited;
-                tracing::info!(run = %run.key, %pod, attempt = origin.attempts, latency_ms = latency.as_millis(), "run placed");
+                let remarked = (!remarks.is_empty()).then(|| remarks.join("; "));
+                tracing::info!(run = %run.key, %pod, attempt = origin.attempts, latency_ms = latency.as_millis(), remarks = remarked, "run placed");
                 metrics.bound(&origin.profile, waited, latency, origin.attempts);
                 self.tools.announcer.scheduled(run, pod, remarks);
             }

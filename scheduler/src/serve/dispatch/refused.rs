@@ -1,17 +1,23 @@
-//! Writes that the API server refuses for what the object itself holds (a spec stored under a looser CRD): sending the same
-//! again tells nothing new, so it is tried once in a while only.
+//! Writes that the API server will go on refusing, for what the object itself holds (a spec stored under a looser CRD) or for want
+//! of rights: sending the same again tells nothing new, so it is tried once in a while only.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_framework::model::ObjectKey;
+use berth_runtime::apiclient::CallError;
 use rustc_hash::FxHashMap;
 
 /// Objects remembered; the oldest goes first. Forgetting one costs a request more.
 const OBJECTS_MAX: usize = 8_192;
-/// After that long the same write is sent again: the CRD may have changed.
+/// After that long the same write is sent again: the CRD or the rights may have changed.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// Whether this answer will be the same until the object, its CRD or our rights change.
+pub fn lasts(error: &CallError) -> bool {
+    matches!(error, CallError::Refused { code: 400 | 401 | 403 | 422, .. })
+}
 
 /// The versions of objects to which a write was refused.
 #[derive(Debug, Default)]
@@ -58,6 +64,15 @@ mod tests {
         assert!(!refused.is_pointless(&key, &two, start));
         assert!(!refused.note(&key, &one, start), "no news");
         assert!(refused.note(&key, &two, start));
+    }
+
+    #[test]
+    fn want_of_rights_and_bad_objects_last() {
+        for (code, expected) in [(400, true), (401, true), (403, true), (422, true), (404, false), (409, false), (413, false), (429, false)] {
+            let error = CallError::Refused { code, reason: String::new(), message: String::new(), retry_after: None };
+            assert_eq!(lasts(&error), expected, "{code}");
+        }
+        assert!(!lasts(&CallError::Lost(String::new())));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::objects::store_key;
 use super::intent::{Intent, What};
-use super::{Shared, lock};
+use super::{Shared, lock, refused};
 
 /// Between repetitions.
 const AGAIN: Backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(2), jitter_percent: 50 };
@@ -152,10 +152,9 @@ impl Shared {
         }
     }
 
-    /// Tells of a refusal: once per version of an object if that is what is wrong, else every time.
+    /// Tells of a refusal: once per version of an object if it would only be repeated, else every time.
     fn refused(&self, intent: &Intent, base: &Base, error: &CallError) {
-        let by_object = matches!(error, CallError::Refused { code: 400 | 422, .. });
-        if by_object && !lock(&self.refused).note(&intent.run.key, &base.version, Instant::now()) {
+        if refused::lasts(error) && !lock(&self.refused).note(&intent.run.key, &base.version, Instant::now()) {
             tracing::debug!(%error, "write refused again");
             return;
         }
