@@ -108,3 +108,17 @@ async fn the_pods_uid_is_compared_whatever_the_phase_says() -> Result<()> {
     world.pod_status("p", true, Timestamp::now()).await?;
     world.placed_on("faithful", "p").await
 }
+
+#[tokio::test]
+async fn where_no_heartbeat_is_required_a_workspace_is_bound_to_a_pod_without_an_agent_and_its_run_placed() -> Result<()> {
+    let world = World::new("workspace-silent").await?;
+    let _berth = world.berth_with(json!({"profiles": [{"pluginConfig": [{"name": "RuntimeReady", "args": {"requireHeartbeat": false}}]}]})).await?;
+    world.create_pod("p", "bash", &[]).await?;
+    let ready = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    world.pods.patch_status("p", &PatchParams::default(), &Patch::Strategic(ready)).await?;
+    world.workspace("w", "bash").await?;
+    let status = world.workspace_when("w", "Bound").await?.status.unwrap_or_default();
+    ensure!(status.conditions.iter().any(|c| c.type_ == "Available" && c.status == "True"), "{status:?}");
+    world.run(run("at-home").workspace("w")).await?;
+    world.placed_on("at-home", "p").await
+}

@@ -7,9 +7,11 @@
 //! ```
 //! Phases and rules: [`plan`]. What follows binding (use, time to live, cleaning) is not here yet.
 
+mod heartbeat;
 pub mod plan;
 mod reconcile;
 mod tracker;
 
+pub use heartbeat::HeartbeatPolicy;
 pub use reconcile::{Binder, Context, run};
 pub use tracker::RuntimePod;

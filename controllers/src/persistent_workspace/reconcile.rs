@@ -1,5 +1,6 @@
 //! The thin part of the binder: reads caches, asks [`plan`](super::plan), writes one status, tells people.
 
+use super::heartbeat::HeartbeatPolicy;
 use super::plan::{BoundPod, Candidate, Found, Plan, WorkspaceFacts, plan};
 use super::tracker::{Effect, OwnedCandidate, RuntimePod, Slot, Tracker};
 use berth_api::PersistentWorkspace;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -58,6 +60,7 @@ pub struct Binder<P, W> {
     timers: WorkQueue<ObjectKey>,
     /// Resource versions that a successful write of ours replaced, by workspace, until the cache has caught up.
     outdated: Mutex<HashMap<ObjectKey, Arc<str>>>,
+    policies: Option<watch::Receiver<HeartbeatPolicy>>,
 }
 
 /// Runs a binder until `shutdown`, then finishes the writes that are under way.
@@ -87,7 +90,25 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
             }
             wake(&effect, slots, queue);
         });
-        Self { context, tracker, slots, queue, timers, outdated: Mutex::default() }
+        Self { context, tracker, slots, queue, timers, outdated: Mutex::default(), policies: None }
+    }
+
+    /// Judges Pods by these policies, each from when it is told on, instead of by the default.
+    #[must_use]
+    pub fn obeying(mut self, mut policies: watch::Receiver<HeartbeatPolicy>) -> Self {
+        self.obey(policies.borrow_and_update().clone());
+        self.policies = Some(policies);
+        self
+    }
+
+    fn obey(&self, policy: HeartbeatPolicy) {
+        let effects = lock(&self.tracker).obey(policy, self.context.clock.now());
+        for (pod, effect) in effects {
+            if let Some(delay) = effect.look_again {
+                self.timers.add_after(pod, delay);
+            }
+            wake(&effect, &self.slots, &self.queue);
+        }
     }
 
     /// The queue, for its numbers.
@@ -106,8 +127,16 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
             let span = tracing::info_span!("reconcile", kind = "PersistentWorkspace", object = %key);
             self.reconcile(key).instrument(span)
         });
-        let beat = run_workers(&self.timers, 1, shutdown, |pod| std::future::ready(self.timer_fired(&pod)));
-        futures::join!(bind, beat);
+        let beat = run_workers(&self.timers, 1, shutdown.clone(), |pod| std::future::ready(self.timer_fired(&pod)));
+        let obey = async {
+            let Some(mut policies) = self.policies.clone() else { return };
+            // Ends with whoever tells them.
+            while let Some(Ok(())) = shutdown.run_until_cancelled(policies.changed()).await {
+                let policy = policies.borrow_and_update().clone();
+                self.obey(policy);
+            }
+        };
+        futures::join!(bind, beat, obey);
     }
 
     fn timer_fired(&self, pod: &ObjectKey) -> Next {
@@ -181,7 +210,7 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
         let found = read.as_ref().map(|pod| Found {
             uid: pod.metadata.uid.as_deref().unwrap_or_default(),
             runtime: runtime_of(pod),
-            verdict: PodFacts::observe(None, pod, now).availability(now).verdict,
+            verdict: lock(&self.tracker).policy().judge(runtime, PodFacts::observe(None, pod, now).availability(now)).verdict,
         });
         let bound = compare(found);
         let again = (!matches!(bound, BoundPod::Gone | BoundPod::Replaced)).then_some(OUTSIDE_WATCH_EVERY);

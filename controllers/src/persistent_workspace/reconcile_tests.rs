@@ -166,6 +166,10 @@ impl Drop for World {
 impl World {
     /// A binder on `api`, and the time it needs to come to rest.
     async fn start(api: Api) -> Self {
+        Self::start_with(api, watch::channel(HeartbeatPolicy::default()).1).await
+    }
+
+    async fn start_with(api: Api, policies: watch::Receiver<HeartbeatPolicy>) -> Self {
         let api = Arc::new(Mutex::new(api));
         let server = api.clone();
         let client = Client::new(tower::service_fn(move |request| serve(server.clone(), request)), "default");
@@ -186,7 +190,7 @@ impl World {
             workers: 2,
             observer: Arc::new(()),
         };
-        tokio::spawn(run(context, stop.clone()));
+        tokio::spawn(Binder::new(context).obeying(policies).run(stop.clone()));
         let world = Self { api, stop };
         world.rest().await;
         world
@@ -268,6 +272,21 @@ async fn available_follows_the_pod_and_its_silence_by_timer() {
     assert_eq!(world.told("w"), "Bound p u1 HeartbeatStale");
     assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 10))).await, 1);
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_heartbeat_is_required_a_ready_pod_is_enough_and_an_edit_of_that_is_followed() {
+    let mut silent = pod("p", "u1", true, 0);
+    silent["status"]["conditions"].as_array_mut().unwrap().truncate(1);
+    let (policy, policies) = watch::channel(HeartbeatPolicy::default());
+    let world = World::start_with(with(&[(PODS, silent), (WORKSPACES, workspace("w"))]), policies).await;
+    assert_eq!(world.told("w"), "Pending - - NotBound");
+    policy.send_replace(HeartbeatPolicy::new(true, [("bash".to_owned(), false)].into()));
+    assert_eq!(world.after(|_| {}).await, 1);
+    assert_eq!(world.told("w"), "Bound p u1 PodReady");
+    policy.send_replace(HeartbeatPolicy::default());
+    assert_eq!(world.after(|_| {}).await, 1);
+    assert_eq!(world.told("w"), "Bound p u1 HeartbeatMissing");
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,8 +3,9 @@
 //! A heartbeat that changes no verdict wakes nobody. Going stale is no event of the API server: each ready Pod has one timer,
 //! which is re-armed when it fires, not with each heartbeat.
 
+use super::heartbeat::HeartbeatPolicy;
 use super::plan::{Candidate, Found};
-use berth_api::runtime_ready::{Heartbeat, Now, PodFacts, Verdict};
+use berth_api::runtime_ready::{Availability, Heartbeat, Now, PodFacts, Verdict};
 use berth_runtime::ObjectKey;
 use berth_runtime::informer::Stored;
 use std::collections::{BTreeSet, HashMap};
@@ -52,6 +53,7 @@ pub(super) struct Tracker {
     pods: HashMap<ObjectKey, Tracked>,
     /// Names by namespace and Runtime.
     by_runtime: HashMap<(Arc<str>, Arc<str>), Names>,
+    policy: HeartbeatPolicy,
 }
 
 struct Tracked {
@@ -63,7 +65,37 @@ struct Tracked {
     armed: bool,
 }
 
+impl Tracked {
+    fn availability(&self, policy: &HeartbeatPolicy, now: Now) -> Availability {
+        policy.judge(&self.runtime, self.facts.availability(now))
+    }
+}
+
 impl Tracker {
+    /// Judges by `policy` from now on: what follows, by Pod.
+    pub fn obey(&mut self, policy: HeartbeatPolicy, now: Now) -> Vec<(ObjectKey, Effect)> {
+        self.policy = policy;
+        let mut effects = Vec::new();
+        for (key, pod) in &mut self.pods {
+            let availability = pod.availability(&self.policy, now);
+            let mut effect = Effect::default();
+            if availability.verdict != std::mem::replace(&mut pod.verdict, availability.verdict) {
+                effect.wake.push(Slot::On(key.clone()));
+                if availability.is_ready() {
+                    effect.wake.push(Slot::Waiting { namespace: key.namespace.clone(), runtime: pod.runtime.clone() });
+                }
+            }
+            effect.look_again = arm(&mut pod.armed, availability, now);
+            effects.push((key.clone(), effect));
+        }
+        effects
+    }
+
+    /// What is asked of the Pods of each Runtime.
+    pub fn policy(&self) -> &HeartbeatPolicy {
+        &self.policy
+    }
+
     /// A Pod exists in this state.
     pub fn applied<P>(&mut self, pod: &Stored<P>, read: RuntimePod<'_>, now: Now) -> Effect {
         let old = self.remove(&pod.key);
@@ -74,8 +106,8 @@ impl Tracker {
             None => remembered,
         };
         let facts = PodFacts { running: read.running, ready: read.ready, terminating: read.terminating, heartbeat_true: read.heartbeat_true, heartbeat };
-        let availability = facts.availability(now);
         let runtime = same.map(|old| &old.runtime).filter(|runtime| &***runtime == read.runtime).cloned().unwrap_or_else(|| Arc::from(read.runtime));
+        let availability = self.policy.judge(&runtime, facts.availability(now));
         let mut effect = Effect::default();
         let unchanged = same.is_some_and(|old| old.verdict == availability.verdict && old.runtime == runtime);
         let waiting = |runtime: &Arc<str>| Slot::Waiting { namespace: pod.key.namespace.clone(), runtime: runtime.clone() };
@@ -90,10 +122,7 @@ impl Tracker {
             }
         }
         let mut armed = old.as_ref().is_some_and(|old| old.armed);
-        if !armed && let Some(stale_at) = availability.stale_at_mono_ms {
-            armed = true;
-            effect.look_again = Some(Duration::from_millis(stale_at.saturating_sub(now.mono_ms)));
-        }
+        effect.look_again = arm(&mut armed, availability, now);
         self.by_runtime.entry((pod.key.namespace.clone(), runtime.clone())).or_default().insert(pod.key.name.clone());
         self.pods.insert(pod.key.clone(), Tracked { uid: pod.uid.clone(), runtime, facts, verdict: availability.verdict, armed });
         effect
@@ -116,13 +145,13 @@ impl Tracker {
     pub fn fired(&mut self, key: &ObjectKey, now: Now) -> Effect {
         let mut effect = Effect::default();
         let Some(pod) = self.pods.get_mut(key) else { return effect };
-        let availability = pod.facts.availability(now);
+        let availability = pod.availability(&self.policy, now);
         if availability.verdict != pod.verdict {
             pod.verdict = availability.verdict;
             effect.wake.push(Slot::On(key.clone()));
         }
-        pod.armed = availability.stale_at_mono_ms.is_some();
-        effect.look_again = availability.stale_at_mono_ms.map(|stale_at| Duration::from_millis(stale_at.saturating_sub(now.mono_ms)));
+        pod.armed = false;
+        effect.look_again = arm(&mut pod.armed, availability, now);
         effect
     }
 
@@ -131,14 +160,14 @@ impl Tracker {
         let names = self.by_runtime.get(&(namespace.clone(), Arc::from(runtime)));
         let pods = names.into_iter().flatten().filter_map(|name| {
             let pod = self.pods.get(&ObjectKey { namespace: namespace.clone(), name: name.clone() })?;
-            Some(OwnedCandidate { name: name.clone(), uid: pod.uid.clone(), verdict: pod.facts.availability(now).verdict })
+            Some(OwnedCandidate { name: name.clone(), uid: pod.uid.clone(), verdict: pod.availability(&self.policy, now).verdict })
         });
         pods.collect()
     }
 
     /// What is known of a Pod by name.
     pub fn find<R>(&self, key: &ObjectKey, now: Now, read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
-        read(self.pods.get(key).map(|pod| Found { uid: &pod.uid, runtime: Some(&pod.runtime), verdict: pod.facts.availability(now).verdict }))
+        read(self.pods.get(key).map(|pod| Found { uid: &pod.uid, runtime: Some(&pod.runtime), verdict: pod.availability(&self.policy, now).verdict }))
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Tracked> {
@@ -152,6 +181,13 @@ impl Tracker {
         }
         Some(old)
     }
+}
+
+/// Arms the one timer of a Pod, for when it would go stale, unless it runs.
+fn arm(armed: &mut bool, availability: Availability, now: Now) -> Option<Duration> {
+    let stale_at = availability.stale_at_mono_ms.filter(|_| !*armed)?;
+    *armed = true;
+    Some(Duration::from_millis(stale_at.saturating_sub(now.mono_ms)))
 }
 
 /// A [`Candidate`] that outlives the tracker's lock.

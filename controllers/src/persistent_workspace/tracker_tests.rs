@@ -99,3 +99,34 @@ fn a_deleted_pod_concerns_those_on_it_and_the_last_one_also_those_who_wait() {
     assert_eq!(tracker.deleted(&other.key), Effect::default());
     assert_eq!(tracker.fired(&other.key, now(1)), Effect::default());
 }
+
+/// A Pod that is Ready and has no agent.
+const SILENT: RuntimePod<'static> = RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None };
+
+#[test]
+fn without_a_required_heartbeat_a_ready_pod_is_available_and_no_timer_runs() {
+    let mut tracker = Tracker::default();
+    tracker.obey(HeartbeatPolicy::new(true, [("bash".to_owned(), false)].into()), now(0));
+    assert_eq!(tracker.applied(&pod("u"), SILENT, now(0)), Effect { wake: vec![on(), waiting("bash")], look_again: None });
+    assert_eq!(verdict(&tracker, 0), Some(Verdict::Ready));
+    assert_eq!(tracker.applied(&pod("u"), beats(0), now(0)), Effect::default(), "a heartbeat is no news");
+    assert_eq!(verdict(&tracker, 60_000), Some(Verdict::Ready), "and its end neither");
+    let other = RuntimePod { runtime: "python", ..SILENT };
+    tracker.applied(&pod("u"), other, now(0));
+    assert_eq!(verdict(&tracker, 0), Some(Verdict::HeartbeatMissing), "of another Runtime");
+}
+
+#[test]
+fn another_policy_wakes_those_for_whom_it_changes_something_and_arms_what_can_go_stale() {
+    let mut tracker = Tracker::default();
+    let waived = HeartbeatPolicy::new(false, [("python".to_owned(), true)].into());
+    tracker.applied(&pod("u"), SILENT, now(0));
+    let key = pod("u").key;
+    let freed = vec![(key.clone(), Effect { wake: vec![on(), waiting("bash")], look_again: None })];
+    assert_eq!(tracker.obey(waived.clone(), now(0)), freed);
+    assert_eq!(tracker.obey(waived, now(0)), [(key.clone(), Effect::default())], "the same again");
+    tracker.applied(&pod("u"), beats(0), now(0));
+    let timed = Effect { wake: vec![], look_again: Some(Duration::from_millis(14_001)) };
+    assert_eq!(tracker.obey(HeartbeatPolicy::default(), now(1_000)), [(key.clone(), timed)]);
+    assert_eq!(tracker.fired(&key, now(15_001)), Effect { wake: vec![on()], look_again: None });
+}

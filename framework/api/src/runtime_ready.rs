@@ -148,6 +148,16 @@ impl Availability {
     pub fn is_ready(&self) -> bool {
         self.verdict == Verdict::Ready
     }
+
+    /// The same where no heartbeat is required: a missing or stale one is no obstacle, and none runs out.
+    #[must_use]
+    pub fn without_heartbeat(self) -> Self {
+        let verdict = match self.verdict {
+            Verdict::HeartbeatMissing | Verdict::HeartbeatStale => Verdict::Ready,
+            verdict => verdict,
+        };
+        Self { verdict, stale_at_mono_ms: None }
+    }
 }
 
 #[cfg(test)]
@@ -253,6 +263,9 @@ mod tests {
             let availability = PodFacts::observe(None, &pod, now(0)).availability(now(0));
             assert_eq!(availability.verdict, verdict);
             assert_eq!(availability.stale_at_mono_ms, (verdict == Verdict::Ready).then_some(MONO + 15_001));
+            let waived = availability.without_heartbeat();
+            let by_heartbeat = matches!(verdict, Verdict::HeartbeatMissing | Verdict::HeartbeatStale);
+            assert_eq!((waived.verdict, waived.stale_at_mono_ms), (if by_heartbeat { Verdict::Ready } else { verdict }, None));
         }
         assert_eq!(runtime_of(&pod("Running", "True", fresh, false)), Some("bash"));
     }

@@ -7,6 +7,7 @@
 
 mod command;
 pub mod document;
+mod heartbeat;
 mod reference;
 pub mod schema;
 mod shape;
@@ -15,11 +16,13 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
+use berth_controllers::persistent_workspace::HeartbeatPolicy;
 use berth_framework::profile::{BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, Profiles, Registry};
 
 use crate::simulate::lines::{Lines, Place};
 
 pub use command::{ConfigArgs, run, summary};
+pub use heartbeat::heartbeat_policy;
 pub use reference::reference;
 
 /// One thing wrong with a text.
@@ -97,6 +100,11 @@ impl Loaded {
             let problem = |error: ConfigError| Problem { place: None, path: error.path, message: error.message };
             Refused { source: "defaults".to_owned(), problems: errors.into_iter().map(problem).collect() }
         })
+    }
+
+    /// What it asks of Pods to which workspaces are bound.
+    pub fn heartbeat_policy(&self) -> HeartbeatPolicy {
+        heartbeat_policy(&self.effective)
     }
 
     /// Whether this may take over from `start` while the process runs; `text` is what it was read from.

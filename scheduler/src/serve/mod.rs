@@ -193,6 +193,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         workers: BINDER_WORKERS,
         observer: metrics.clone(),
     });
+    let binder = binder.obeying(keeper.heartbeats());
     let seen = owner::Tools {
         runs: runs.clone(),
         dispatcher: dispatcher.clone(),

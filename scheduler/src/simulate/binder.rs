@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use berth_api::constants::workspace_condition;
 use berth_api::persistent_workspace::WorkspacePhase;
-use berth_api::runtime_ready::{Now, PodFacts, Verdict, runtime_of};
+use berth_api::runtime_ready::{Availability, Now, PodFacts, runtime_of};
 use berth_api::{PersistentWorkspace, conditions};
+use berth_controllers::persistent_workspace::HeartbeatPolicy;
 use berth_controllers::persistent_workspace::plan::{BOUND, BoundPod, Candidate, Found, WorkspaceFacts, plan};
 use k8s_openapi::api::core::v1::Pod;
 use rustc_hash::FxHashMap;
@@ -17,17 +18,18 @@ const ROUNDS_MAX: usize = 4;
 pub struct RuntimePods<'p> {
     by_runtime: FxHashMap<(&'p str, &'p str), Vec<Candidate<'p>>>,
     by_name: FxHashMap<(&'p str, &'p str), Found<'p>>,
+    now: Now,
 }
 
 impl<'p> RuntimePods<'p> {
-    /// Looks at every Pod.
-    pub fn new(pods: impl IntoIterator<Item = &'p Pod>, now: Now) -> Self {
-        let mut all = Self { by_runtime: FxHashMap::default(), by_name: FxHashMap::default() };
+    /// Looks at every Pod, by what `policy` asks of it.
+    pub fn new(pods: impl IntoIterator<Item = &'p Pod>, policy: &HeartbeatPolicy, now: Now) -> Self {
+        let mut all = Self { by_runtime: FxHashMap::default(), by_name: FxHashMap::default(), now };
         for pod in pods {
             let text = |text: &'p Option<String>| text.as_deref().unwrap_or_default();
             let (namespace, name, uid) = (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
-            let verdict = verdict(pod, now);
             let runtime = runtime_of(pod);
+            let verdict = policy.judge(runtime.unwrap_or_default(), availability(pod, now)).verdict;
             if let Some(runtime) = runtime {
                 all.by_runtime.entry((namespace, runtime)).or_default().push(Candidate { name, uid, verdict });
             }
@@ -37,17 +39,17 @@ impl<'p> RuntimePods<'p> {
     }
 
     /// Plans `workspace` until nothing changes; `true` if anything did.
-    pub fn bind(&self, workspace: &mut PersistentWorkspace, now: Now) -> bool {
+    pub fn bind(&self, workspace: &mut PersistentWorkspace) -> bool {
         let mut changed = false;
         for _ in 0..ROUNDS_MAX {
-            let Some(status) = self.next(workspace, now) else { break };
+            let Some(status) = self.next(workspace) else { break };
             workspace.status = Some(status);
             changed = true;
         }
         changed
     }
 
-    fn next(&self, workspace: &PersistentWorkspace, now: Now) -> Option<berth_api::persistent_workspace::PersistentWorkspaceStatus> {
+    fn next(&self, workspace: &PersistentWorkspace) -> Option<berth_api::persistent_workspace::PersistentWorkspaceStatus> {
         let meta = &workspace.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let status = workspace.status.as_ref();
@@ -67,13 +69,13 @@ impl<'p> RuntimePods<'p> {
             status,
         };
         let pods = self.by_runtime.get(&(namespace, workspace.spec.runtime.as_str()));
-        plan(facts, pods.into_iter().flatten().copied(), bound, now.wall_ms).status().cloned()
+        plan(facts, pods.into_iter().flatten().copied(), bound, self.now.wall_ms).status().cloned()
     }
 }
 
 /// What the one predicate says of a Pod at first sight.
-pub fn verdict(pod: &Pod, now: Now) -> Verdict {
-    PodFacts::observe(None, pod, now).availability(now).verdict
+pub fn availability(pod: &Pod, now: Now) -> Availability {
+    PodFacts::observe(None, pod, now).availability(now)
 }
 
 /// Why a workspace is not usable, or an empty text.

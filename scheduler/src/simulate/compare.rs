@@ -11,6 +11,8 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use berth_api::PersistentWorkspace;
+use berth_controllers::persistent_workspace::HeartbeatPolicy;
 use berth_framework::profile::{Profiles, Registry};
 use serde::Serialize;
 
@@ -19,7 +21,7 @@ use super::assemble::{run_report, summary_of};
 use super::drive::{Outcome, Outcomes};
 use super::history::{History, Span};
 use super::report::{RunReport, Summary};
-use crate::config_file;
+use crate::config;
 
 pub use measure::{LoadReport, PodFacts, PodLoad, WaitReport, loads, pods, waits};
 pub use print::print;
@@ -32,8 +34,10 @@ const DEFAULT: &str = "default";
 pub struct Configuration {
     /// The file, or `default`.
     pub label: String,
-    /// What it says.
+    /// What it says to the scheduler.
     pub profiles: Profiles,
+    /// And to the binder.
+    pub heartbeats: HeartbeatPolicy,
 }
 
 /// The configurations to simulate: both of `--compare`, or the one.
@@ -42,8 +46,9 @@ pub struct Configuration {
 /// Everything that is wrong with the first that can't be used.
 pub fn configurations(args: &SimulateArgs, registry: &Registry) -> anyhow::Result<Vec<Configuration>> {
     let load = |path: Option<&Path>| {
-        let profiles = config_file::load(path, registry)?;
-        Ok(Configuration { label: path.map_or_else(|| DEFAULT.to_owned(), |path| path.display().to_string()), profiles })
+        let loaded = config::load_whole(path, registry)?;
+        let label = path.map_or_else(|| DEFAULT.to_owned(), |path| path.display().to_string());
+        Ok(Configuration { label, heartbeats: loaded.heartbeat_policy(), profiles: loaded.profiles })
     };
     match &args.compare {
         None => Ok(vec![load(args.config.as_deref())?]),
@@ -58,6 +63,8 @@ pub struct Side {
     pub label: String,
     /// Its profiles.
     pub profiles: Profiles,
+    /// The workspaces as the binder leaves them, each with its place in the input.
+    pub workspaces: Vec<(usize, PersistentWorkspace)>,
     /// Whether placed Runs end.
     pub runs_end: bool,
     /// What came out.
@@ -68,9 +75,9 @@ pub struct Side {
 
 impl Side {
     /// Takes the history out of the outcomes of a simulation that recorded it.
-    pub fn new(label: String, profiles: Profiles, runs_end: bool, mut outcomes: Outcomes) -> Self {
+    pub fn new(label: String, profiles: Profiles, workspaces: Vec<(usize, PersistentWorkspace)>, runs_end: bool, mut outcomes: Outcomes) -> Self {
         let history = outcomes.history.take().unwrap_or_default();
-        Self { label, profiles, runs_end, outcomes, history }
+        Self { label, profiles, workspaces, runs_end, outcomes, history }
     }
 }
 

@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use berth_api::constants::{KIND_RUN, run_condition};
 use berth_api::runtime_ready::Verdict;
-use berth_api::{Run, conditions};
+use berth_api::{PersistentWorkspace, Run, conditions};
+use berth_controllers::persistent_workspace::HeartbeatPolicy;
 use berth_framework::from_api;
 use berth_framework::model::{Now, ObjectKey};
 use berth_framework::profile::{Profiles, Registry};
@@ -40,7 +41,7 @@ use compare::{Comparison, Configuration, Side};
 use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
 pub(crate) use table::print_explanation as print_pods;
-use world::World;
+use world::{Placed, World};
 
 use crate::cli::{EXIT_FAILED, EXIT_OK};
 
@@ -72,42 +73,42 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
     }
     let settings = Settings { run_duration_ms: args.run_duration.map(millis), until_ms: args.until.map(millis) };
     let now = first_moment(start.as_millisecond());
-    bind_workspaces(&mut world, now);
     tell_oddities(&world, now, err)?;
     let version = version_above(&world);
-    let simulation = |profiles: &Profiles| {
+    let simulation = |profiles: &Profiles, workspaces: &[(usize, PersistentWorkspace)]| {
         let mut simulation = Simulation::new(profiles.clone(), settings, start.as_millisecond(), version);
         if args.compare.is_some() || args.html.is_some() {
             simulation.record();
         }
-        fill(&mut simulation, &world);
+        fill(&mut simulation, &world, workspaces);
         simulation
     };
     let mut sides = Vec::new();
     let mut explained = None;
-    for Configuration { label, profiles } in configurations {
+    for Configuration { label, profiles, heartbeats } in configurations {
+        let workspaces = bound_workspaces(&world, &heartbeats, now);
         let mut progress = Progress::new(world.len(), world.runs.len(), err);
         let outcomes;
-        (outcomes, explained) = simulation(&profiles).run(explain.as_ref(), &mut |placed| progress.tell(placed));
+        (outcomes, explained) = simulation(&profiles, &workspaces).run(explain.as_ref(), &mut |placed| progress.tell(placed));
         progress.end();
         if outcomes.placed_after_flush > 0 {
             writeln!(err, "warning: {} Runs were placed by the alarm only, so a wake-up was lost; please report this", outcomes.placed_after_flush)?;
         }
-        sides.push(Side::new(label, profiles, settings.run_duration_ms.is_some(), outcomes));
+        sides.push(Side::new(label, profiles, workspaces, settings.run_duration_ms.is_some(), outcomes));
     }
     if let Some(path) = &args.html {
         page::write(path, &page::Input { sides: &sides, world: &world, settings, start, why: &why }, err)?;
     }
-    match sides.as_slice() {
+    match sides.as_mut_slice() {
         [a, b] => print_comparison(args, a, b, &world, now, out),
         [side, ..] => {
             if let Some(key) = &explain
                 && let Some(cycle) = side.outcomes.runs.iter().find(|run| run.object.key == *key).and_then(|run| run.placed_after)
             {
-                explained = simulation(&side.profiles).explain_before(cycle, key);
+                explained = simulation(&side.profiles, &side.workspaces).explain_before(cycle, key);
             }
-            let workspaces = std::mem::take(&mut world.workspaces).into_iter().map(|workspace| (workspace.order, workspace.object)).collect();
-            let report = assemble::assemble(&side.outcomes, workspaces, std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
+            let report =
+                assemble::assemble(&side.outcomes, std::mem::take(&mut side.workspaces), std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
             let weights = side.profiles.of("").score_weights().collect();
             let elapsed = Duration::from_millis(side.outcomes.elapsed_ms);
             match args.output {
@@ -165,19 +166,22 @@ fn version_above(world: &World) -> u64 {
     world.runs.iter().filter_map(|run| of(&run.object.metadata)).max().unwrap_or(0)
 }
 
-/// Lets the binder do its work on what is there.
-fn bind_workspaces(world: &mut World, now: Now) {
-    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object), now);
-    for workspace in &mut world.workspaces {
-        pods.bind(&mut workspace.object, now);
-    }
+/// The workspaces when the binder has done its work, each with its place in the input.
+fn bound_workspaces(world: &World, heartbeats: &HeartbeatPolicy, now: Now) -> Vec<(usize, PersistentWorkspace)> {
+    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object), heartbeats, now);
+    let bound = |workspace: &Placed<PersistentWorkspace>| {
+        let mut object = workspace.object.clone();
+        pods.bind(&mut object);
+        (workspace.order, object)
+    };
+    world.workspaces.iter().map(bound).collect()
 }
 
 /// Tells what the user may not have meant.
 fn tell_oddities(world: &World, now: Now, err: &mut dyn Write) -> std::io::Result<()> {
     let mut stale = 0;
     for pod in &world.pods {
-        stale += usize::from(binder::verdict(&pod.object, now) == Verdict::HeartbeatStale);
+        stale += usize::from(binder::availability(&pod.object, now).verdict == Verdict::HeartbeatStale);
         for (resource, value) in from_api::pod_object(&pod.object).into_iter().flat_map(|object| object.bad_capacity) {
             let key = from_meta(&pod.object.metadata);
             writeln!(err, "warning: Pod {key}: its capacity of {resource} is ignored: {value:?} is not a non-negative quantity")?;
@@ -190,8 +194,8 @@ fn tell_oddities(world: &World, now: Now, err: &mut dyn Write) -> std::io::Resul
 }
 
 /// Gives the simulation its objects.
-fn fill(simulation: &mut Simulation, world: &World) {
-    world.workspaces.iter().for_each(|workspace| simulation.add_workspace(from_api::workspace_object(&workspace.object)));
+fn fill(simulation: &mut Simulation, world: &World, workspaces: &[(usize, PersistentWorkspace)]) {
+    workspaces.iter().for_each(|(_, workspace)| simulation.add_workspace(from_api::workspace_object(workspace)));
     world.pods.iter().filter_map(|pod| from_api::pod_object(&pod.object)).for_each(|pod| simulation.add_pod(pod));
     world.runs.iter().for_each(|run| simulation.add_run(simulated(&run.object, run.order)));
 }

@@ -171,3 +171,21 @@ fn the_process_exits_as_the_library_says() {
     assert_eq!(status(&["-f", "/nonexistent.yaml"]), Some(2));
     assert_eq!(status(&["-f", "-"]), Some(0));
 }
+
+#[test]
+fn the_binder_asks_of_pods_what_the_profile_asks_each_side_of_a_comparison_by_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = folder.path().join("plain.yaml");
+    let config = "apiVersion: berth.kruntimes.io/v1alpha1\nkind: BerthConfiguration\nprofiles: [{pluginConfig: [{name: RuntimeReady, args: {requireHeartbeat: false}}]}]\n";
+    std::fs::write(&plain, config).unwrap();
+    let plain = plain.to_str().unwrap();
+    let silent =
+        pod("p", 1, r#""status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}"#).replace(r#""name":"p""#, r#""name":"p","uid":"u""#);
+    let workspace = r#"{"apiVersion":"kruntimes.io/v1alpha1","kind":"PersistentWorkspace","metadata":{"namespace":"ns","name":"w"},"spec":{"runtime":"bash"}}
+"#;
+    let input = silent + workspace + &a_run("a", "", "").replace(r#""mode""#, r#""workspace":{"name":"w"},"mode""#);
+    let bound = |args: &[&str]| result(args, &input)["workspaces"][0]["phase"].clone();
+    assert_eq!((bound(&[]), bound(&["--config", plain])), ("Pending".into(), "Bound".into()));
+    let compared = result(&["--compare", "default", plain], &input);
+    assert_eq!(compared["differences"][0]["change"], "onlyB", "{compared:#}");
+}

@@ -14,6 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use berth_controllers::persistent_workspace::HeartbeatPolicy;
 use berth_framework::profile::{BerthConfiguration, Profiles, Registry};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -151,6 +152,7 @@ pub struct Keeper {
     start: BerthConfiguration,
     overrides: Overrides,
     in_force: watch::Sender<Arc<BerthConfiguration>>,
+    heartbeats: watch::Sender<HeartbeatPolicy>,
     last: Candidate,
     last_valid: bool,
     generation: i64,
@@ -165,12 +167,18 @@ impl Keeper {
         let generation = first.candidate.generation.unwrap_or(1);
         metrics.config_applied(generation);
         let in_force = watch::Sender::new(Arc::new(overrides.over(start.clone())));
-        Self { registry, start, overrides, in_force, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
+        let heartbeats = watch::Sender::new(config::heartbeat_policy(&start));
+        Self { registry, start, overrides, in_force, heartbeats, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
     }
 
     /// Where what is in force can be read.
     pub fn in_force(&self) -> watch::Receiver<Arc<BerthConfiguration>> {
         self.in_force.subscribe()
+    }
+
+    /// Where what it asks of Pods with workspaces can be read.
+    pub fn heartbeats(&self) -> watch::Receiver<HeartbeatPolicy> {
+        self.heartbeats.subscribe()
     }
 
     /// Takes a candidate. `again`: also one that has been told before.
@@ -212,6 +220,13 @@ impl Keeper {
         }
         self.applied(&candidate);
         let summary = config::summary(&effective);
+        let policy = config::heartbeat_policy(&effective);
+        self.heartbeats.send_if_modified(|known| {
+            *known != policy && {
+                *known = policy;
+                true
+            }
+        });
         self.in_force.send_replace(Arc::new(effective));
         let took_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(source = %candidate.source, generation = self.generation, took_ms, in_force = %summary, "configuration in force");

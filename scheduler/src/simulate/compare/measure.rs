@@ -31,7 +31,7 @@ pub struct PodFacts {
 pub fn pods(world: &World, now: Now) -> Vec<PodFacts> {
     let facts = world.pods.iter().filter_map(|pod| {
         let object = from_api::pod_object(&pod.object)?;
-        Some(PodFacts { key: object.key, runtime: object.runtime, capacity: object.capacity, verdict: binder::verdict(&pod.object, now) })
+        Some(PodFacts { key: object.key, runtime: object.runtime, capacity: object.capacity, verdict: binder::availability(&pod.object, now).verdict })
     });
     facts.collect()
 }
