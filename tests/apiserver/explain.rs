@@ -105,3 +105,58 @@ async fn a_placed_run_and_the_queue_of_a_running_scheduler_are_told() {
     assert_eq!(told["shown"]["reason"], told["waiting"]["reason"]);
     berth.terminate().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_server_behind_tokens_tells_its_configuration_and_the_run_is_judged_by_it() {
+    let world = World::new("explain-live").await.unwrap();
+    world.pod("pod-0", "bash", &[("runs", "0")]).await.unwrap();
+    let lenient = json!({"apiVersion": "berth.kruntimes.io/v1alpha1", "kind": "BerthConfiguration",
+        "profiles": [{"schedulerName": "lenient", "plugins": {"multiPoint": {"disabled": [{"name": "Capacity"}]}}}]});
+    let file = world.plane.scratch().write(&format!("{}-lenient.yaml", world.namespace), lenient.to_string()).unwrap();
+    let berth = world.serve().unwrap().config(&file).secure(ADMIN).start_ready(world.plane.scratch()).await.unwrap();
+    world.run(run("first")).await.unwrap();
+    world.placed("first").await.unwrap();
+    let url = berth.url();
+
+    // The caller's own credential; the certificate is self-signed.
+    let told = explain_json(&world, "first", &["--server", &url, "--server-insecure-skip-tls-verify"]).await.unwrap();
+    assert_eq!((&told["judgedBy"], &told["profile"]), (&json!(format!("what is in force at {url}")), &json!("lenient")), "{told:#}");
+    assert_eq!(told["verdict"], "It is on pod-0, and would be placed on pod-0 now again", "{told:#}");
+    assert!(told["queue"]["pending"].is_number(), "{told:#}");
+    let (_, out, _) = explain(&world, "first", &["--server", &url, "--server-insecure-skip-tls-verify"]).await.unwrap();
+    assert!(out.contains(&format!("Judged by profile lenient (what is in force at {url}).")), "{out}");
+    // A file wins; without either it is the defaults, by which it would not fit.
+    let (told, of_file) = (explain_json(&world, "first", &[]).await.unwrap(), file.display().to_string());
+    assert_eq!((&told["judgedBy"], &told["profile"]), (&json!("defaults"), &json!("default")), "{told:#}");
+    assert_eq!(told["verdict"], "It is on pod-0; placed anew it would fit on no Pod now");
+    let told = explain_json(&world, "first", &["--with-config", &of_file, "--server", &url, "--server-insecure-skip-tls-verify"]).await.unwrap();
+    assert_eq!(told["judgedBy"], json!(of_file));
+
+    // Whom the server refuses, or who does not trust it, is told so and judged by the defaults.
+    let stranger = world.plane.service_account(&world.namespace, "stranger").await.unwrap();
+    let token = world.plane.scratch().write(&format!("{}-token", world.namespace), format!("{stranger}\n")).unwrap().display().to_string();
+    let wrong = world.plane.scratch().write(&format!("{}-wrong", world.namespace), "wrong").unwrap().display().to_string();
+    let authority = world.plane.ca_file().display().to_string();
+    for (more, told) in [
+        (["--server-token-file", &token, "--server-insecure-skip-tls-verify"].as_slice(), "may not get path \"/configz\""),
+        (&["--server-token-file", &wrong, "--server-insecure-skip-tls-verify"], "401 Unauthorized"),
+        (&["--server-ca-file", &authority], "certificate"),
+        (&[], "certificate"),
+    ] {
+        let (code, out, err) = explain(&world, "first", &[&["--server", url.as_str()], more].concat()).await.unwrap();
+        assert_eq!(code, 0, "{err}");
+        assert!(err.contains("judged by the defaults instead") && err.contains(told), "{told}: {err}");
+        assert!(out.contains("Judged by profile default (defaults).") && !err.contains(&stranger), "{out}");
+    }
+    let plain = url.replace("https", "http");
+    for (more, told) in [
+        (["--server", plain.as_str(), "--server-token-file", &token].as_slice(), "a token is only sent over https"),
+        (&["--server", &url, "--server-ca-file", &token], "holds no certificate in PEM"),
+        (&["--server", "here:1"], "must begin with https:// or http://"),
+        (&["--server-token-file", &token], "--server <URL>"),
+    ] {
+        let (code, _, err) = explain(&world, "first", more).await.unwrap();
+        assert_eq!(code, 2, "{err}");
+        assert!(err.contains(told), "{told}: {err}");
+    }
+}

@@ -4,6 +4,7 @@
 mod api_rows;
 mod binder;
 mod config_live;
+mod endpoint;
 mod explain;
 mod informer;
 mod leader_election;
@@ -12,6 +13,7 @@ mod serve_example;
 mod serve_invalid;
 mod serve_leader;
 mod serve_plugins;
+mod serve_traces;
 mod serve_wakeups;
 mod serve_workspaces;
 mod serve_world;

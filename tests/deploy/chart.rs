@@ -43,6 +43,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "logging": {"format": "text", "verbosity": 2},
                 "metrics": {
                     "port": 9090,
+                    "tlsSecret": "berth-tls",
                     "serviceMonitor": {"enabled": true, "labels": {"release": "prometheus"}, "interval": "5s"},
                     "prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}},
                     "dashboards": {"enabled": true},
@@ -57,6 +58,8 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "podLabels": {"team": "a"},
             }),
         ),
+        ("open", json!({"metrics": {"secure": false, "serviceMonitor": {"enabled": true}}})),
+        ("self-signed", json!({"metrics": {"serviceMonitor": {"enabled": true}}})),
         ("nothing-beside", json!({"crds": {"install": false}, "rbac": {"create": false}, "serviceAccount": {"create": false, "name": "given"}})),
     ]
 }
@@ -94,6 +97,8 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"leaderElection": {"leaseDuration": 15}}), "/leaderElection/leaseDuration"),
         (json!({"leaderElection": {"leaseDuration": "15"}}), "/leaderElection/leaseDuration"),
         (json!({"metrics": {"port": 80}}), "/metrics/port"),
+        (json!({"metrics": {"secure": "yes"}}), "/metrics/secure"),
+        (json!({"metrics": {"tlsSecret": "Not A Name"}}), "/metrics/tlsSecret"),
         (json!({"metrics": {"serviceMonitor": {"on": true}}}), "/metrics/serviceMonitor"),
         (json!({"logging": {"format": "xml"}}), "/logging/format"),
         (json!({"antiAffinity": "soft"}), "/antiAffinity"),
@@ -146,9 +151,29 @@ fn what_must_show_shows() -> Result<()> {
     assert!(!objects.iter().any(|object| object.to_string().contains("leases")), "no election, no right to Leases");
 
     let objects = of("one-namespace")?;
-    assert!(!objects.iter().any(|object| object["kind"] == "ClusterRole" || object["kind"] == "ClusterRoleBinding"));
+    let of_the_cluster = |kind: &str| objects.iter().filter(|o| o["kind"] == kind).filter_map(|o| o["metadata"]["name"].as_str()).collect::<Vec<_>>();
+    assert_eq!(of_the_cluster("ClusterRole"), ["berth-auth-delegator", "berth-metrics-reader", "berth-debug-reader"], "tokens and paths are of no namespace");
+    assert_eq!(of_the_cluster("ClusterRoleBinding"), ["berth-auth-delegator"]);
     assert_eq!(object(&objects, "Role", "berth").context("no Role")?["metadata"]["namespace"], "team-a");
     assert_eq!(object(&objects, "RoleBinding", "berth").context("no RoleBinding")?["subjects"][0]["namespace"], "berth");
+
+    // Scheme of the probes, scheme and trust of the scrape, roles: as the endpoints are served.
+    for (name, release, scheme, flag, trust) in [
+        ("self-signed", "berth", "https", true, json!({"insecureSkipVerify": true})),
+        ("everything", "placer", "https", true, json!({"ca": {"secret": {"name": "berth-tls", "key": "ca.crt"}}, "serverName": "placer.berth.svc"})),
+        ("open", "berth", "http", false, Value::Null),
+    ] {
+        let objects = of(name)?;
+        let container = &object(&objects, "Deployment", release).context("no Deployment")?["spec"]["template"]["spec"]["containers"][0];
+        let args = container["args"].to_string();
+        for probe in ["livenessProbe", "readinessProbe"] {
+            assert_eq!(container[probe]["httpGet"]["scheme"], scheme.to_uppercase(), "{name}");
+        }
+        assert_eq!((args.contains("--delegated-auth"), args.contains("--tls-cert-file=/tls/tls.crt")), (flag, name == "everything"), "{name}");
+        let scrape = &object(&objects, "ServiceMonitor", release).context("no ServiceMonitor")?["spec"]["endpoints"][0];
+        assert_eq!((&scrape["scheme"], scrape["bearerTokenFile"].is_string(), &scrape["tlsConfig"]), (&json!(scheme), flag, &trust), "{name}");
+        assert_eq!(object(&objects, "ClusterRole", &format!("{release}-metrics-reader")).is_some(), flag, "{name}");
+    }
 
     let objects = of("nothing-beside")?;
     let kinds: BTreeSet<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();

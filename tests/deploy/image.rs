@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::engine::Engine;
 use crate::helm::Helm;
-use crate::live::{Release, one_scheduler};
+use crate::live::{Release, endpoint, one_scheduler};
 use crate::privilege;
 use crate::world::{World, run};
 
@@ -98,7 +98,7 @@ async fn it_serves_in_a_cluster(engine: &Engine) -> Result<()> {
         world.placed_on("a", "p").await
     };
     placed.await.with_context(|| engine.run(&["logs", "berth"]).unwrap_or_default())?;
-    assert_eq!(crate::prometheus::get(port, "/readyz").await?.0, 200);
+    assert_eq!(endpoint(port, "/readyz", None).await?.0, 200);
 
     engine.run(&["stop", "--time=30", "berth"])?;
     let state = engine.run(&["inspect", "--format={{.State.ExitCode}} {{.State.OOMKilled}}", "berth"])?;

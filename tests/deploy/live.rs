@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::berth::{self, Metrics};
 use berth_tests::controlplane::ControlPlane;
+use berth_tests::https::{self, Trust};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::process::{Guarded, free_port};
 use berth_tests::proxy::{Fault, Proxy};
@@ -18,7 +19,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::chart::apply;
 use crate::helm::{Helm, RELEASE, object, path};
 use crate::privilege;
-use crate::prometheus::{Prometheus, dashboards, get, panels, rules};
+use crate::prometheus::{Prometheus, dashboards, panels, rules};
 use crate::world::{World, phase, run};
 
 /// How long Runs come and go at least, so that every rate has points.
@@ -41,6 +42,8 @@ pub struct Release {
     pub user: String,
     /// A token of it.
     pub token: String,
+    /// A token of an account that is bound to ClusterRole berth-metrics-reader, as Prometheus's should be.
+    pub prometheus: String,
     /// What helm rendered.
     pub objects: Vec<Value>,
     args: Vec<String>,
@@ -56,10 +59,17 @@ impl Release {
         for object in &objects {
             apply(&client, object).await?;
         }
+        let prometheus = plane.service_account(&namespace, "prometheus").await?;
+        let reader = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": format!("{namespace}-prometheus")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{RELEASE}-metrics-reader")},
+            "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}],
+        });
+        apply(&client, &reader).await?;
         let deployment = object(&objects, "Deployment", RELEASE).context("no Deployment")?;
         let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
         let args = args.as_array().context("no args")?.iter().filter_map(|arg| arg.as_str().map(str::to_owned)).collect();
-        Ok(Self { user: format!("system:serviceaccount:{namespace}:{RELEASE}"), namespace, token, objects, args })
+        Ok(Self { user: format!("system:serviceaccount:{namespace}:{RELEASE}"), namespace, token, prometheus, objects, args })
     }
 
     /// The container's arguments, some with another value.
@@ -72,10 +82,16 @@ impl Release {
     }
 }
 
+/// GET of an endpoint of a process: code and body.
+pub async fn endpoint(port: u16, path: &str, token: Option<&str>) -> Result<(u16, String)> {
+    https::get(&format!("https://127.0.0.1:{port}"), path, token, Trust::Anybody).await
+}
+
 /// One of its processes.
 struct Replica {
     process: Guarded,
     port: u16,
+    token: String,
 }
 
 impl Replica {
@@ -84,8 +100,8 @@ impl Replica {
         let mut command = Command::new(berth::binary()?);
         command.args(release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))])).args(["--kubeconfig", &path(kubeconfig)]).env("HOSTNAME", name);
         let process = Guarded::spawn(name, command, &plane.scratch().path().join(format!("{name}.log")))?;
-        let mut replica = Self { process, port };
-        until(&format!("{name} to be ready"), PATIENCE, || async { Ok((get(port, "/readyz").await?.0 == 200).then_some(())) })
+        let mut replica = Self { process, port, token: release.prometheus.clone() };
+        until(&format!("{name} to be ready"), PATIENCE, || async { Ok((endpoint(port, "/readyz", None).await?.0 == 200).then_some(())) })
             .await
             .with_context(|| replica.process.log())?;
         replica.process.must_run()?;
@@ -94,7 +110,7 @@ impl Replica {
 
     async fn metric_at_least(&self, name: &str, labels: &[(&str, &str)], least: f64) -> Result<()> {
         until(&format!("{name}{labels:?} >= {least}"), PATIENCE, || async {
-            let metrics = Metrics::parse(&get(self.port, "/metrics").await?.1)?;
+            let metrics = Metrics::parse(&endpoint(self.port, "/metrics", Some(&self.token)).await?.1)?;
             Ok((metrics.sum(name, labels) >= least).then_some(()))
         })
         .await
@@ -121,7 +137,7 @@ async fn as_the_chart_runs_it_every_panel_has_data_and_every_right_its_use() -> 
     let first = Replica::start(&release, plane, "berth-a", &proxy.kubeconfig(plane, &release.token)?).await?;
     first.metric_at_least("leader_election_master_status", &[], 1.0).await?;
     let second = Replica::start(&release, plane, "berth-b", &plane.kubeconfig(&release.token)?).await?;
-    let prometheus = Prometheus::start(plane.scratch(), &[("berth-a", first.port), ("berth-b", second.port)]).await?;
+    let prometheus = Prometheus::start(plane.scratch(), &[("berth-a", first.port), ("berth-b", second.port)], &release.prometheus).await?;
     let world = World::new("live").await?;
 
     rare_things(&world, &proxy, &first).await?;

@@ -36,14 +36,17 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes these ports as the chart's ServiceMonitor would and evaluates the rules of deploy/prometheus.
-    pub async fn start(scratch: &Scratch, ports: &[(&str, u16)]) -> Result<Self> {
+    /// Scrapes these ports as the chart's ServiceMonitor would, with its account's token, and evaluates the rules of deploy/prometheus.
+    pub async fn start(scratch: &Scratch, ports: &[(&str, u16)], token: &str) -> Result<Self> {
         let targets: Vec<_> =
             ports.iter().map(|(pod, port)| json!({"targets": [format!("127.0.0.1:{port}")], "labels": {"namespace": "berth", "pod": pod}})).collect();
         let config = json!({
             "global": {"scrape_interval": EVERY, "scrape_timeout": EVERY, "evaluation_interval": EVERY},
             "rule_files": [rule_file("rules"), rule_file("alerts")],
-            "scrape_configs": [{"job_name": "berth", "static_configs": targets}],
+            "scrape_configs": [{
+                "job_name": "berth", "static_configs": targets,
+                "scheme": "https", "authorization": {"credentials": token}, "tls_config": {"insecure_skip_verify": true},
+            }],
         });
         let config = scratch.write("prometheus.yaml", config.to_string())?;
         let port = free_port()?;
@@ -78,7 +81,7 @@ impl Prometheus {
 }
 
 /// GET of a path on a loopback port: status and body.
-pub async fn get(port: u16, path: &str) -> Result<(u16, String)> {
+async fn get(port: u16, path: &str) -> Result<(u16, String)> {
     let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let answer = client.get(format!("http://127.0.0.1:{port}{path}").parse()?).await?;
     let code = answer.status().as_u16();

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 
+use crate::https::{self, Trust};
 use crate::poll::{PATIENCE, until};
 use crate::process::{Guarded, Scratch, free_port};
 
@@ -31,6 +32,7 @@ pub fn binary() -> Result<PathBuf> {
 pub struct Serve {
     args: Vec<String>,
     env: Vec<(String, String)>,
+    token: Option<String>,
 }
 
 impl Serve {
@@ -38,7 +40,7 @@ impl Serve {
     #[must_use]
     pub fn new(kubeconfig: &Path) -> Self {
         let args = ["serve", "--kubeconfig", &kubeconfig.to_string_lossy()].map(str::to_owned).to_vec();
-        Self { args, env: Vec::new() }
+        Self { args, env: Vec::new(), token: None }
     }
 
     /// Watches this namespace only.
@@ -51,6 +53,13 @@ impl Serve {
     #[must_use]
     pub fn config(self, file: &Path) -> Self {
         self.arg("--config").arg(file.to_string_lossy())
+    }
+
+    /// With `--delegated-auth`, so over TLS; the harness itself shows `token`.
+    #[must_use]
+    pub fn secure(mut self, token: &str) -> Self {
+        self.token = Some(token.to_owned());
+        self.arg("--delegated-auth")
     }
 
     /// One further argument.
@@ -74,7 +83,7 @@ impl Serve {
         let log = scratch.path().join(format!("berth-{}.log", NEXT.fetch_add(1, Ordering::Relaxed)));
         let mut command = Command::new(binary()?);
         command.args(&self.args).arg(format!("--metrics-addr=127.0.0.1:{port}")).envs(self.env);
-        Ok(Berth { process: Guarded::spawn("berth", command, &log)?, port })
+        Ok(Berth { process: Guarded::spawn("berth", command, &log)?, port, token: self.token })
     }
 
     /// Starts it and waits until every cache is synced.
@@ -89,6 +98,7 @@ impl Serve {
 pub struct Berth {
     process: Guarded,
     port: u16,
+    token: Option<String>,
 }
 
 impl Berth {
@@ -109,11 +119,14 @@ impl Berth {
 
     /// Where its endpoints are.
     pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("{}://127.0.0.1:{}", if self.token.is_some() { "https" } else { "http" }, self.port)
     }
 
     /// GET of one of its endpoints: status and body.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
+        if let Some(token) = &self.token {
+            return tokio::time::timeout(Duration::from_secs(10), https::get(&self.url(), path, Some(token), Trust::Anybody)).await?;
+        }
         let uri = format!("http://127.0.0.1:{}{path}", self.port).parse()?;
         let client: Client<_, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
         let answer = tokio::time::timeout(Duration::from_secs(10), client.get(uri)).await??;

@@ -8,7 +8,7 @@
 mod change;
 mod live;
 mod print;
-mod queue;
+mod server;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -28,9 +28,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::cli::EXIT_OK;
-use crate::config_file;
+use crate::config;
 use crate::simulate::{ExplainedPod, Output, RejectionReport, ScoreReport, VerdictReport};
 use live::Live;
+use server::{Server, ServerArgs};
 
 /// Flags of `berth explain`.
 #[derive(Clone, Debug, Args)]
@@ -55,8 +56,9 @@ Examples:
   berth explain run build-42 -n ci --with-config packing.yaml
   berth explain run build-42 -n ci --without-pod bash-0
 
-  # With its place in the scheduler's queue
-  kubectl port-forward deploy/berth 8080 & berth explain run build-42 -n ci --server http://127.0.0.1:8080")]
+  # By the configuration in force, and with its place in the scheduler's queue
+  kubectl -n berth port-forward deploy/berth 8443 &
+  berth explain run build-42 -n ci --server https://127.0.0.1:8443 --server-insecure-skip-tls-verify")]
 struct RunArgs {
     /// Name of the Run
     name: String,
@@ -66,15 +68,14 @@ struct RunArgs {
     /// Kubeconfig of the cluster; else KUBECONFIG, ~/.kube/config or the Pod's own account
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Judges by this BerthConfiguration instead of the defaults
+    /// Judges by this BerthConfiguration, instead of the one of --server or the defaults
     #[arg(long, value_name = "FILE")]
     with_config: Option<PathBuf>,
     /// Judges as if this Pod were not there, as after a drain; repeatable
     #[arg(long, value_name = "POD")]
     without_pod: Vec<String>,
-    /// Where a `berth serve` answers /debug/queue
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
+    #[command(flatten)]
+    server: ServerArgs,
     /// How the result is printed
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -94,6 +95,10 @@ pub struct Answer {
     pub phase: String,
     /// Its Pod, if it is placed.
     pub assigned_pod: Option<Arc<str>>,
+    /// The configuration this was judged by: a file, the one in force at a server, or the defaults.
+    pub judged_by: String,
+    /// The profile that places Runs of its runtime.
+    pub profile: String,
     /// When this was judged.
     pub judged_at: Timestamp,
     /// One sentence.
@@ -131,8 +136,9 @@ pub struct Shown {
 /// The cluster can't be read, the configuration is wrong, the Run isn't there.
 pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     let What::Run(args) = &args.what;
-    let profiles = config_file::load(args.with_config.as_deref(), registry)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = runtime.block_on(Server::of(&args.server, args.kubeconfig.as_deref()))?;
+    let (judged_by, profiles) = runtime.block_on(rules(args, registry, server.as_ref(), err))?;
     let mut live = runtime.block_on(live::read(args.kubeconfig.as_deref(), args.namespace.as_deref(), &args.name))?;
     for warning in &live.warnings {
         writeln!(err, "warning: {warning}")?;
@@ -146,12 +152,11 @@ pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &m
     }
     let now = Timestamp::now();
     let weights: BTreeMap<&'static str, i64> = profiles.of(&live.run.spec.runtime).score_weights().collect();
-    let mut answer = judge(profiles, live, now)?;
-    if let Some(server) = &args.server {
-        let asked = runtime.block_on(queue::ask(server, &answer.namespace, &answer.name));
-        match asked {
+    let mut answer = judge(profiles, judged_by, live, now)?;
+    if let Some(server) = &server {
+        match runtime.block_on(server.standing(&answer.namespace, &answer.name)) {
             Ok(found) => answer.queue = Some(found),
-            Err(error) => writeln!(err, "warning: --server {server}: {error:#}")?,
+            Err(error) => writeln!(err, "warning: --server: {error:#}")?,
         }
     }
     match args.output {
@@ -164,8 +169,25 @@ pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &m
     Ok(EXIT_OK)
 }
 
+/// What the Run is judged by: `--with-config`, else what is in force at the server, else the defaults; and what that is called.
+async fn rules(args: &RunArgs, registry: &Registry, server: Option<&Server>, err: &mut dyn Write) -> anyhow::Result<(String, Profiles)> {
+    if let Some(file) = &args.with_config {
+        return Ok((file.display().to_string(), config::load(Some(file), registry)?));
+    }
+    if let Some(server) = server {
+        let url = args.server.server.as_deref().unwrap_or_default();
+        let in_force = server.configuration().await.and_then(|text| Ok(config::parse(&text, "/configz", registry)?));
+        match in_force {
+            Ok(loaded) => return Ok((format!("what is in force at {url}"), loaded.profiles)),
+            Err(error) => writeln!(err, "warning: --server: {error:#}; judged by the defaults instead")?,
+        }
+    }
+    Ok(("defaults".to_owned(), config::load(None, registry)?))
+}
+
 /// Judges the Run as if it were to be placed now, all others being where they are.
-fn judge(profiles: Profiles, live: Live, at: Timestamp) -> anyhow::Result<Answer> {
+fn judge(profiles: Profiles, judged_by: String, live: Live, at: Timestamp) -> anyhow::Result<Answer> {
+    let profile = profiles.of(&live.run.spec.runtime).name.clone();
     let now = Now { wall_ms: at.as_millisecond(), mono_ms: 0 };
     let stored = from_api::run_object(&live.run);
     let mut core = Core::new(profiles);
@@ -183,7 +205,7 @@ fn judge(profiles: Profiles, live: Live, at: Timestamp) -> anyhow::Result<Answer
     let key = stored.key.clone();
     let judged = core.judge(&key).zip(core.explain(&key));
     let (judgement, explanation) = judged.ok_or_else(|| anyhow::anyhow!("Run {key} cannot be judged"))?;
-    Ok(answer(&live.run, &stored, at, judgement, explanation))
+    Ok(Answer { judged_by, profile, ..answer(&live.run, &stored, at, judgement, explanation) })
 }
 
 fn answer(run: &Run, stored: &RunObject, at: Timestamp, judgement: Judgement, explanation: Explanation) -> Answer {
@@ -203,6 +225,8 @@ fn answer(run: &Run, stored: &RunObject, at: Timestamp, judgement: Judgement, ex
         runtime: stored.runtime.clone(),
         phase: run.phase().as_str().to_owned(),
         assigned_pod: stored.assigned_pod.clone(),
+        judged_by: String::new(),
+        profile: String::new(),
         judged_at: at,
         verdict: verdict(stored, best.as_deref()),
         waiting: judgement.shown.map(|s| Shown { reason: s.reason.to_string(), message: s.message.to_string(), since: None }),

@@ -16,6 +16,7 @@ const PODS_MAX: usize = 40;
 pub fn print(answer: &Answer, weights: &BTreeMap<&'static str, i64>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "Run {}/{} ({}, runtime {})", answer.namespace, answer.name, answer.phase, answer.runtime)?;
     writeln!(out, "{}.", answer.verdict)?;
+    writeln!(out, "Judged by profile {} ({}).", answer.profile, answer.judged_by)?;
     if let Some(waiting) = &answer.waiting {
         writeln!(out, "\nNow:   {}: {}", waiting.reason, waiting.message)?;
     }

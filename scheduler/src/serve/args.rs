@@ -7,6 +7,7 @@ use berth_framework::profile::MAX_BIND_WORKERS;
 use clap::{Args, ValueEnum};
 
 use super::configuration::{ConfigMapName, Overrides, Source};
+use super::endpoint::EndpointArgs;
 use super::leading::ElectionArgs;
 
 /// Flags of `berth serve`.
@@ -36,6 +37,12 @@ pub struct ServeArgs {
     /// Leader election
     #[command(flatten)]
     pub election: ElectionArgs,
+    /// Receiver of OpenTelemetry traces, OTLP over HTTP with protobuf, as http://collector:4318; else OTEL_EXPORTER_OTLP_ENDPOINT; none without
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// Who may read the endpoints, and over TLS
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
     /// Format of the log on stderr
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,

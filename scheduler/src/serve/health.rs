@@ -17,11 +17,11 @@ use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Informer, InformerStats};
 use berth_runtime::workqueue::WorkQueue;
 use serde::Serialize;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Dispatcher;
+use super::endpoint::Routes;
 use super::leading::View;
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace, model_key};
@@ -78,40 +78,21 @@ impl Views {
     }
 }
 
-/// Serves until `stop`.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve(listener: TcpListener, views: Arc<Views>, stop: CancellationToken) -> Result<(), String> {
-    let router = Router::new()
-        .route("/healthz", get(livez))
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/configz", get(configz))
-        .route("/debug/queue", get(debug_queue))
-        .with_state(views);
-    tokio::select! {
-        served = axum::serve(listener, router) => served.map_err(|error| error.to_string()),
-        () = stop.cancelled() => Ok(()),
-    }
+/// What is answered once there is a configuration.
+pub fn routes(views: Arc<Views>) -> Routes {
+    let open = Router::new().route("/healthz", get(livez)).route("/livez", get(livez)).route("/readyz", get(readyz));
+    let guarded = Router::new().route("/metrics", get(metrics)).route("/configz", get(configz)).route("/debug/queue", get(debug_queue));
+    Routes { open: open.with_state(views.clone()), guarded: guarded.with_state(views) }
 }
 
-/// Serves while there is no configuration yet, until `stop`: alive, not ready.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve_unconfigured(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) -> Result<(), String> {
-    let router = Router::new()
+/// What is answered while there is no configuration yet: alive, not ready.
+pub fn routes_unconfigured(metrics: Arc<Metrics>) -> Routes {
+    let open = Router::new()
         .route("/healthz", get(async || report("healthz", &[])))
         .route("/livez", get(async || report("livez", &[])))
-        .route("/readyz", get(async || report("readyz", &[Check { name: "configuration", ok: false }])))
-        .route("/metrics", get(async |State(metrics): State<Arc<Metrics>>| encoded(&metrics)))
-        .with_state(metrics);
-    tokio::select! {
-        served = axum::serve(listener, router) => served.map_err(|error| error.to_string()),
-        () = stop.cancelled() => Ok(()),
-    }
+        .route("/readyz", get(async || report("readyz", &[Check { name: "configuration", ok: false }])));
+    let guarded = Router::new().route("/metrics", get(async |State(metrics): State<Arc<Metrics>>| encoded(&metrics)));
+    Routes { open, guarded: guarded.with_state(metrics) }
 }
 
 struct Check {

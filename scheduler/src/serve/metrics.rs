@@ -199,6 +199,11 @@ impl Metrics {
         }
     }
 
+    /// Where parts with metrics of their own define them.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     /// The text format.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub mod announce;
 mod args;
 pub mod configuration;
 pub mod dispatch;
+pub mod endpoint;
 pub mod health;
 pub mod leading;
 mod logging;
@@ -19,6 +20,7 @@ pub mod metrics;
 pub mod objects;
 pub mod owner;
 pub mod shadow;
+pub mod traces;
 pub mod turn;
 
 use std::sync::Arc;
@@ -47,10 +49,12 @@ use self::announce::Announcer;
 pub use self::args::{LogFormat, ServeArgs};
 use self::configuration::{First, Keeper, Reconfigure, SeenConfigMap, Source};
 use self::dispatch::{Dispatcher, Tools};
+use self::endpoint::Endpoint;
 use self::leading::Election;
 use self::metrics::Metrics;
 use self::objects::{SeenRun, SeenWorkspace};
 use self::owner::{Inputs, Owner, Pulse};
+use self::traces::{Exporter, Traces};
 use self::turn::Turn;
 
 /// Deltas of one kind that may wait for the owner; then the watch itself waits.
@@ -80,6 +84,7 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     let source = args.source();
     let first = configuration::first(&source, &registry)?;
     let metrics = Arc::new(Metrics::new().context("metrics")?);
+    let traces = traces(&args, &metrics)?;
     let client = match connect(args.kubeconfig.as_deref(), Limits::default(), metrics.clone()).await {
         Ok(client) => client,
         Err(error @ ConnectError::Kubeconfig { .. }) => return Err(Misconfigured(error.to_string()).into()),
@@ -90,21 +95,20 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     listen_to_signals(shutdown.clone())?;
     // From here on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
-    let listener = listener.into_std()?;
+    let endpoint = Arc::new(Endpoint::new(&args.endpoint, listener, &client, metrics.registry()).await?);
     let first = match (first, &source) {
-        (None, Source::ConfigMap(name)) => configuration::from_config_map(name, &registry, &client, &listener, &metrics, &shutdown).await?,
+        (None, Source::ConfigMap(name)) => configuration::from_config_map(name, &registry, &client, &endpoint, &metrics, &shutdown).await?,
         (first, _) => first,
     };
     let Some(first) = first else { return Ok(()) };
-    let listener = TcpListener::from_std(listener)?;
     let in_force = args.overrides().over(first.loaded.effective.clone());
     tracing::info!(
-        address = %listener.local_addr()?, namespace = args.namespace.as_deref().unwrap_or("(all)"), config = %first.candidate.source,
-        in_force = crate::config::summary(&in_force), "berth serves"
+        address = %endpoint.address()?, scheme = endpoint.scheme(), namespace = args.namespace.as_deref().unwrap_or("(all)"),
+        config = %first.candidate.source, in_force = crate::config::summary(&in_force), "berth serves"
     );
     let election = Election::new(&in_force.leader_election.unwrap_or_default(), client.default_namespace(), &instance())?;
     let bind_workers = in_force.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS) as usize;
-    let parts = Parts { args: &args, source, first, bind_workers, hangup, registry, election, metrics, client, listener, shutdown: &shutdown };
+    let parts = Parts { args: &args, source, first, bind_workers, hangup, registry, election, metrics, client, endpoint, traces, shutdown: &shutdown };
     let ended = assemble(parts)?.run(shutdown).await;
     match ended {
         Ended::Stopped => tracing::info!("stopped"),
@@ -112,6 +116,15 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
         Ended::Failed { task, error } => anyhow::bail!("{task}: {error}"),
     }
     Ok(())
+}
+
+/// The traces that flag and environment ask for, if they do.
+fn traces(args: &ServeArgs, metrics: &Metrics) -> anyhow::Result<Option<(Traces, Exporter)>> {
+    let settings = traces::Settings::read(args.otlp_endpoint.as_deref(), |name| std::env::var(name).ok()).map_err(Misconfigured)?;
+    let Some(settings) = settings else { return Ok(None) };
+    let made = Traces::new(&settings, &instance(), metrics.registry()).map_err(|error| Misconfigured(format!("traces: {error:#}")))?;
+    tracing::info!(receiver = settings.receiver(), "traces are sent");
+    Ok(Some(made))
 }
 
 /// SIGTERM and SIGINT cancel `shutdown`; the second of them ends the process.
@@ -142,13 +155,15 @@ struct Parts<'a> {
     election: Option<Election>,
     metrics: Arc<Metrics>,
     client: Client,
-    listener: TcpListener,
+    endpoint: Arc<Endpoint>,
+    traces: Option<(Traces, Exporter)>,
     shutdown: &'a CancellationToken,
 }
 
 /// Builds every part and starts it; the groups stop in reverse order.
 fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
-    let Parts { args, source, first, bind_workers, hangup, registry, election, metrics, client, listener, shutdown } = parts;
+    let Parts { args, source, first, bind_workers, hangup, registry, election, metrics, client, endpoint, traces, shutdown } = parts;
+    let (traces, exporter) = traces.unzip();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
@@ -169,7 +184,16 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let (answers, answered) = mpsc::channel(ANSWERS_MAX);
     let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
     let pulse = Arc::new(Pulse::new());
-    let tools = Tools { client: client.clone(), runs: runs.clone(), answers, fence: fence.clone(), clock: clock.clone(), metrics: metrics.clone(), announcer };
+    let tools = Tools {
+        client: client.clone(),
+        runs: runs.clone(),
+        answers,
+        fence: fence.clone(),
+        clock: clock.clone(),
+        metrics: metrics.clone(),
+        announcer,
+        traces: traces.clone(),
+    };
     let dispatcher = Dispatcher::new(bind_workers, tools);
     let (to_owner, reconfigured) = mpsc::channel::<Reconfigure>(1);
     let keeper = Keeper::new(&first, args.overrides(), registry, to_owner, metrics.clone());
@@ -200,6 +224,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         clock,
         metrics: metrics.clone(),
         pulse: pulse.clone(),
+        traces,
         turn,
         began: leading::look_at_all(workspaces.clone(), binder.queue().clone()),
     };
@@ -222,7 +247,11 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
 
     let mut supervisor = Supervisor::new();
     let group = supervisor.group(STOP_WITHIN);
-    group.spawn("health", health::serve(listener, Arc::new(views), group.stop()));
+    let (routes, stop) = (health::routes(Arc::new(views)), group.stop());
+    group.spawn("endpoints", async move { endpoint.serve(routes, stop).await });
+    if let Some(exporter) = exporter {
+        group.spawn("traces", ends(exporter.run(group.stop())));
+    }
     let group = supervisor.group(STOP_WITHIN);
     let config = WatchConfig { namespace: args.namespace.clone(), ..WatchConfig::default() };
     let labelled = WatchConfig { labels: Some(berth_api::constants::LABEL_RUNTIME.to_owned()), ..config.clone() };

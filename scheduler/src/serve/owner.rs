@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use berth_framework::core::{AttemptResult, Core, Effect, Input, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
@@ -26,6 +26,7 @@ use super::dispatch::{Dispatcher, Settled};
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace, model_key, store_key};
 use super::shadow::ShadowLog;
+use super::traces::Traces;
 use super::turn::{Lists, Move, Turn};
 
 /// Inputs of one kind taken before the core steps again.
@@ -127,6 +128,8 @@ pub struct Tools {
     pub turn: Turn,
     /// Told whenever placing begins.
     pub began: Box<dyn Fn() + Send>,
+    /// A span per cycle, if asked for.
+    pub traces: Option<Traces>,
 }
 
 /// See the module.
@@ -137,6 +140,7 @@ pub struct Owner {
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
+    traces: Option<Traces>,
     cycle_ns: Arc<AtomicU64>,
     runs: Informer<SeenRun>,
     default_profile: Arc<str>,
@@ -188,7 +192,7 @@ impl Owner {
     /// An owner of `core`.
     pub fn new(mut core: Core, inputs: Inputs, tools: Tools) -> Self {
         let cycle_ns = Arc::<AtomicU64>::default();
-        let Tools { runs, dispatcher, clock, metrics, pulse, turn, began } = tools;
+        let Tools { runs, dispatcher, clock, metrics, pulse, turn, began, traces } = tools;
         core.observe(Box::new(Timer { metrics: metrics.clone(), start: Instant::now(), decided: Duration::ZERO, cycle_ns: cycle_ns.clone() }));
         let default_profile = Arc::from("");
         let mut owner = Self {
@@ -198,6 +202,7 @@ impl Owner {
             clock,
             metrics,
             pulse,
+            traces,
             cycle_ns,
             runs,
             default_profile,
@@ -301,6 +306,7 @@ impl Owner {
             let now = self.clock.now();
             let decided = Instant::now();
             let epoch = self.turn.epoch().unwrap_or(u64::MAX); // of no term: nothing to be sent comes of it
+            let start = self.traces.is_some().then(SystemTime::now);
             let attempt = self.core.step(now);
             let origin = match &attempt {
                 Some(attempt) => {
@@ -309,9 +315,12 @@ impl Owner {
                     self.metrics.attempted(attempt, &profile, took);
                     self.shadows.saw(attempt);
                     tell(attempt);
-                    Origin { epoch, profile, attempts: attempt.attempts, queued_for_ms: now.mono_ms.saturating_sub(attempt.queued_ms), decided }
+                    let traced = self.traces.as_ref().zip(start);
+                    let trace = traced.map(|(traces, start)| traces.cycle(attempt, &profile, start, SystemTime::now()));
+                    let queued_for_ms = now.mono_ms.saturating_sub(attempt.queued_ms);
+                    Origin { epoch, profile, attempts: attempt.attempts, queued_for_ms, decided, trace }
                 }
-                None => Origin { epoch, profile: self.default_profile.clone(), attempts: 0, queued_for_ms: 0, decided },
+                None => Origin { epoch, profile: self.default_profile.clone(), attempts: 0, queued_for_ms: 0, decided, trace: None },
             };
             let effects = self.core.drain_effects();
             let idle = attempt.is_none() && effects.is_empty();

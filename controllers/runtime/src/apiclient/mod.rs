@@ -45,15 +45,19 @@ pub enum ConnectError {
 ///
 /// Every request made through it, also by an `Api<K>` or a watcher, is bounded by `limits` and reported to `observer`.
 pub async fn connect(kubeconfig: Option<&Path>, limits: Limits, observer: Arc<dyn CallObserver>) -> Result<Client, ConnectError> {
-    let config = match kubeconfig {
+    client(config(kubeconfig).await?, limits, observer)
+}
+
+/// Cluster and credential of `kubeconfig`, or, without one, of the environment (kubeconfig, then in-cluster).
+pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
+    match kubeconfig {
         Some(path) => {
             let wrap = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source: Box::new(source) };
             let file = Kubeconfig::read_from(path).map_err(wrap)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)?
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)
         }
-        None => Config::infer().await.map_err(|error| ConnectError::Infer(Box::new(error)))?,
-    };
-    client(config, limits, observer)
+        None => Config::infer().await.map_err(|error| ConnectError::Infer(Box::new(error))),
+    }
 }
 
 /// A client for a configuration that the caller already has. Its retries and time-outs are overridden.

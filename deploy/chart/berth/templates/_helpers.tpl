@@ -32,6 +32,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* How the endpoints are spoken to. */}}
+{{- define "berth.scheme" -}}
+{{- ternary "https" "http" (or .Values.metrics.secure (ne .Values.metrics.tlsSecret "")) -}}
+{{- end -}}
+
 {{- define "berth.leaseName" -}}
 {{- default (include "berth.fullname" .) .Values.leaderElection.resourceName -}}
 {{- end -}}

@@ -8,9 +8,9 @@ use berth_framework::profile::Registry;
 use berth_runtime::apiclient::get_uncached;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::super::endpoint::Endpoint;
 use super::super::metrics::Metrics;
 use super::super::{Misconfigured, health};
 use super::{Candidate, ConfigMapName, Source};
@@ -63,7 +63,7 @@ pub async fn from_config_map(
     name: &ConfigMapName,
     registry: &Registry,
     client: &Client,
-    listener: &std::net::TcpListener,
+    endpoint: &Arc<Endpoint>,
     metrics: &Arc<Metrics>,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Option<First>> {
@@ -82,8 +82,8 @@ pub async fn from_config_map(
         }
         if waiting.is_none() {
             let stop = CancellationToken::new();
-            let listener = TcpListener::from_std(listener.try_clone()?)?;
-            waiting = Some((stop.clone(), tokio::spawn(health::serve_unconfigured(listener, metrics.clone(), stop))));
+            let (endpoint, routes, until) = (endpoint.clone(), health::routes_unconfigured(metrics.clone()), stop.clone());
+            waiting = Some((stop, tokio::spawn(async move { endpoint.serve(routes, until).await })));
         }
         tokio::select! {
             () = tokio::time::sleep(LOOK_EVERY) => {}

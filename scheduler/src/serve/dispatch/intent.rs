@@ -8,6 +8,7 @@ use berth_api::constants::{reason, run_condition};
 use berth_framework::core::{Effect, RunRef, WriteId};
 use berth_framework::model::Shown;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use opentelemetry::trace::SpanContext;
 use serde_json::{Value, json};
 
 /// A write to one Run.
@@ -61,6 +62,8 @@ pub struct Origin {
     pub queued_for_ms: u64,
     /// When the decision fell.
     pub decided: Instant,
+    /// The span of the cycle, if there are traces.
+    pub trace: Option<SpanContext>,
 }
 
 impl Intent {

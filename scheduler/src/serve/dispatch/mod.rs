@@ -12,7 +12,7 @@ mod refused;
 mod send;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use berth_framework::core::{WriteId, WriteOutcome};
 use berth_runtime::Clock;
@@ -32,6 +32,7 @@ use self::refused::Refused;
 use super::announce::Announcer;
 use super::metrics::Metrics;
 use super::objects::SeenRun;
+use super::traces::Traces;
 
 /// How a write ended, for the core.
 #[derive(Debug)]
@@ -58,6 +59,8 @@ pub struct Tools {
     pub metrics: Arc<Metrics>,
     /// Events.
     pub announcer: Announcer,
+    /// A span per write, if asked for.
+    pub traces: Option<Traces>,
 }
 
 /// See the module. Clones share the queue.
@@ -125,7 +128,11 @@ impl Shared {
                 intent = self.next() => intent,
             };
             let span = tracing::info_span!("dispatch", run = %intent.run.key, write = intent.kind());
+            let start = self.tools.traces.is_some().then(SystemTime::now);
             let outcome = self.carry_out(&intent, stop).instrument(span).await;
+            if let Some((traces, start)) = self.tools.traces.as_ref().zip(start) {
+                traces.dispatch(&intent, word(&outcome), matches!(outcome, WriteOutcome::Applied(_)), start);
+            }
             self.told(&intent, &outcome);
             lock(&self.queue).done(&intent.run.key);
             self.changed.notify_one();

@@ -198,7 +198,8 @@ mod tests {
 
     fn intent(id: u64, name: &str, what: What) -> Intent {
         let run = RunRef { key: ObjectKey::new("ns", name), uid: "u".into(), resource_version: "1".into() };
-        Intent { write: WriteId(id), run, what, origin: Origin { epoch: 0, profile: "default".into(), attempts: 1, queued_for_ms: 0, decided: Instant::now() } }
+        let origin = Origin { epoch: 0, profile: "default".into(), attempts: 1, queued_for_ms: 0, decided: Instant::now(), trace: None };
+        Intent { write: WriteId(id), run, what, origin }
     }
 
     fn bind(id: u64, name: &str) -> Intent {
