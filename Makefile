@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane helm prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -37,14 +37,14 @@ lint: ## Formatting, clippy and rustdoc, warnings denied
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items
 
-test: prerequisites controlplane lint ## Everything that must hold: lints, every suite, the real control plane
+test: prerequisites controlplane helm lint ## Everything that must hold: lints, every suite, the real control plane
 	$(BUILD)
 	$(TEST)
 
 sim: rust ## The suite without a cluster; SEEDS=N sets the number of random histories
 	$(TEST) --package berth-tests --test sim
 
-apiserver: controlplane ## The suite on a real kube-apiserver; ARGS="name" picks tests
+apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" picks tests
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
 
@@ -58,6 +58,11 @@ crds: rust ## Writes deploy/crds from the Rust types
 
 image: rust ## Builds the container image with the local Docker engine; IMAGE names it, PROFILE=dev is quicker
 	deploy/image/build.sh $(IMAGE)
+
+# Helm, and the CRDs of the Prometheus operator: once into the cache (about 3 minutes), then reused.
+helm:
+	tests/helm/build.sh
+	tests/promoperator/crds.sh
 
 chart: ## Packages the Helm chart
 	HELM=$$(tests/helm/build.sh)/helm && $$HELM package deploy/chart/berth --destination $(CARGO_TARGET_DIR)

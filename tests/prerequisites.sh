@@ -11,13 +11,19 @@ packages=()
 # need TOOL PACKAGE: a tool that Debian has
 need() { command -v "$1" >/dev/null || { missing+=("$1"); packages+=("$2"); }; }
 
+# Debian 13 has the docker command apart from the engine.
+docker_command() (
+  . /etc/os-release 2>/dev/null || true
+  if [ "${ID:-}" = debian ] && [ "${VERSION_ID:-13}" -ge 13 ]; then echo docker-cli; else echo docker.io; fi
+)
+
 need cc gcc
 if [ "${1:-}" != rust ]; then
   need git git
   need flock util-linux
   need unshare util-linux
   need dockerd docker.io
-  need docker docker.io
+  need docker "$(docker_command)"
   need prometheus prometheus
   need promtool prometheus
   need chromium chromium

@@ -15,6 +15,8 @@ name=${1:-berth:$version}
 profile=${PROFILE:-release}
 
 cd "$root"
+# A cargo that runs us, as that of the suites does, leaves these; ring's build script looks at them, so that everything would be built anew.
+unset "${!CARGO_PKG_@}" "${!CARGO_MANIFEST_@}"
 # The whole workspace, as everywhere, so that one set of features and one build serve all.
 built=$(cargo build --locked --workspace --bin berth --profile "$profile" --message-format=json-render-diagnostics)
 library=$(grep -o '[^"]*/libberth_scheduler-[0-9a-f]*\.rlib' <<<"$built" | head -n 1)

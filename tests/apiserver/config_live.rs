@@ -130,12 +130,7 @@ async fn edits_under_load_come_into_force_within_a_second_and_no_run_is_lost_or_
     }
     ensure!(per_pod.values().sum::<usize>() == RUNS && per_pod.values().all(|runs| *runs <= 30), "{per_pod:?}");
     // There was always room: one write each, the placement.
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    for request in world.plane.audit().requests()? {
-        if request.is_write() && request.succeeded() && request.namespace == world.namespace && request.subresource == "status" && request.user == "berth" {
-            *writes.entry(request.name).or_default() += 1;
-        }
-    }
+    let writes = world.writes_by_run()?;
     ensure!(writes.len() == RUNS && writes.values().all(|n| *n == 1), "{writes:?}");
     let lines = logged(&berth, "configuration in force");
     ensure!(lines.len() == EDITS, "{} of {EDITS} edits in force", lines.len());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use berth_tests::berth::{Berth, Serve};
-use berth_tests::controlplane::{ADMIN, BERTH, ControlPlane, Options};
+use berth_tests::controlplane::{ADMIN, ControlPlane, Options};
 use berth_tests::https::{Trust, get};
 use berth_tests::poll::{PATIENCE, until};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -109,7 +109,7 @@ async fn a_token_with_the_right_reads_what_it_may_and_health_is_open() -> Result
         ensure!(metrics.sum(name, &[("result", result)]) > 0.0, "{name} {result}");
     }
     ensure!(metrics.sum("berth_endpoint_refused_connections_total", &[("reason", "plaintext")]) == 1.0);
-    log_keeps(&berth, &[&reader, &stranger, wrong, &forged, ADMIN, BERTH])
+    log_keeps(&berth, &[&reader, &stranger, wrong, &forged, ADMIN, &world.account.token])
 }
 
 #[tokio::test]
@@ -250,7 +250,7 @@ async fn while_the_api_server_is_away_nobody_passes_and_health_is_told() -> Resu
     ensure!(code(&berth, "/metrics", None).await? == 401 && code(&berth, "/livez", None).await? == 200);
     plane.start_api_server().await?;
     becomes(&berth, "/metrics", ADMIN, 200).await?;
-    log_keeps(&berth, &[ADMIN, BERTH])?;
+    log_keeps(&berth, &[ADMIN, &world.account.token])?;
     berth.process().must_run()
 }
 
@@ -258,13 +258,13 @@ async fn while_the_api_server_is_away_nobody_passes_and_health_is_told() -> Resu
 async fn who_may_not_ask_is_told_what_is_missing() -> Result<()> {
     let world = World::new("endpoint-delegate").await?;
     // May do what Berth does, and no review.
-    let token = world.plane.service_account(&world.namespace, "berth").await?;
+    let token = world.plane.service_account(&world.namespace, "plain").await?;
     let role =
         json!({"metadata": {"name": world.namespace}, "rules": [{"apiGroups": ["*"], "resources": ["runs", "pods", "persistentworkspaces"], "verbs": ["*"]}]});
     Api::<ClusterRole>::all(world.client.clone()).create(&PostParams::default(), &serde_json::from_value(role)?).await?;
     let binding = json!({
         "metadata": {"name": world.namespace}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": world.namespace},
-        "subjects": [{"kind": "ServiceAccount", "name": "berth", "namespace": world.namespace}],
+        "subjects": [{"kind": "ServiceAccount", "name": "plain", "namespace": world.namespace}],
     });
     Api::<ClusterRoleBinding>::all(world.client.clone()).create(&PostParams::default(), &serde_json::from_value(binding)?).await?;
     let serve = Serve::new(&world.plane.kubeconfig(&token)?).namespace(&world.namespace);

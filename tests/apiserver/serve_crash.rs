@@ -54,12 +54,7 @@ async fn nothing_is_lost_doubled_or_overcommitted(world: &World<'_>) -> Result<(
 
 /// No Run was written Scheduled twice. The audit log of a killed API server may lack its last lines, never have more.
 fn no_run_was_placed_twice(world: &World<'_>, names: impl IntoIterator<Item = String>) -> Result<()> {
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    for request in world.plane.audit().requests()? {
-        if request.is_write() && request.succeeded() && request.subresource == "status" && request.namespace == world.namespace && request.user == "berth" {
-            *writes.entry(request.name).or_default() += 1;
-        }
-    }
+    let writes = world.writes_by_run()?;
     for name in names {
         ensure!(writes.get(&name).is_none_or(|n| *n == 1), "{name} was written {:?} times", writes.get(&name));
     }

@@ -4,7 +4,6 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use berth_tests::berth::binary;
-use berth_tests::controlplane::BERTH;
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::proxy::Proxy;
 use serde_json::json;
@@ -140,7 +139,7 @@ async fn the_endpoints_tell_what_goes_on() -> Result<()> {
 #[tokio::test]
 async fn bad_flags_and_files_end_with_2_and_say_why() -> Result<()> {
     let world = World::new("flags").await?;
-    let kubeconfig = world.plane.kubeconfig(BERTH)?.to_string_lossy().into_owned();
+    let kubeconfig = world.plane.kubeconfig(&world.account.token)?.to_string_lossy().into_owned();
     let bad = json!({"apiVersion": "berth.kruntimes.io/v1alpha1", "kind": "BerthConfiguration",
         "profiles": [{"plugins": {"multiPoint": {"enabled": [{"name": "Capacitty"}]}}}]});
     let config = world.plane.scratch().write("bad-config.yaml", bad.to_string())?.to_string_lossy().into_owned();
@@ -149,6 +148,7 @@ async fn bad_flags_and_files_end_with_2_and_say_why() -> Result<()> {
         (vec!["--kubeconfig", "/nonexistent"], "/nonexistent"),
         (vec!["--kubeconfig", &kubeconfig, "--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
         (vec!["--log-format", "xml"], "xml"),
+        (vec!["--kubeconfig", &kubeconfig, "--leader-elect", "--leader-elect-lease-duration=5s"], "leaderElection.leaseDuration"),
     ];
     for (args, says) in cases {
         let output = Command::new(binary()?).arg("serve").arg("--metrics-addr=127.0.0.1:0").args(&args).output()?;

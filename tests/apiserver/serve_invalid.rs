@@ -95,7 +95,7 @@ async fn undecodable_objects_end_alone_and_valid_ones_beside_them_go_on() -> Res
         let event =
             until(&format!("Event InvalidSpec of {name}"), PATIENCE, || async { Ok(world.events(name, "InvalidSpec").await?.into_iter().next()) }).await?;
         ensure!(event.0 == "Warning" && event.1.contains("the API server does not store it"), "{event:?}");
-        let refusals = plane.audit().count(|r| r.name == name && r.user == "berth" && r.is_write())?;
+        let refusals = plane.audit().count(|r| r.name == name && r.user == world.account.user && r.is_write())?;
         ensure!(refusals == 1, "{name}: {refusals} writes, all refused");
     }
     // One of two places is held by the Run that can't be read.

@@ -130,12 +130,7 @@ async fn nothing_is_lost_doubled_or_overcommitted(world: &World<'_>) -> Result<(
     }
     ensure!(by_pod.len() == PODS && by_pod.values().all(|n| *n == CAPACITY), "{by_pod:?}");
     // One write that placed it, and none after; before it perhaps one that told why it waits.
-    let mut writes: BTreeMap<String, usize> = BTreeMap::new();
-    for request in world.plane.audit().requests()? {
-        if request.is_write() && request.succeeded() && request.subresource == "status" && request.namespace == world.namespace && request.user == "berth" {
-            *writes.entry(request.name).or_default() += 1;
-        }
-    }
+    let writes = world.writes_by_run()?;
     for (name, run) in runs.iter().filter(|(_, run)| phase(run) == "Scheduled") {
         let waited = run.status.as_ref().is_some_and(|status| status.conditions.iter().any(|c| c.type_ == "Scheduled" && c.status == "False"));
         ensure!(!waited && writes.get(name) == Some(&1), "{name} was written {:?} times", writes.get(name));
@@ -148,6 +143,8 @@ async fn a_planned_handover_drains_releases_and_the_next_places_within_a_second(
     let world = world(ControlPlane::shared().await?, "handover").await?;
     let first = Candidate::start(&world).await?;
     first.leads().await?;
+    let (_, in_force) = first.berth.get("/configz").await?;
+    ensure!(serde_json::from_str::<Value>(&in_force)?["leaderElection"]["leaseDuration"] == "3s", "flags are in force: {in_force}");
     let second = Candidate::start(&world).await?;
     under_load(&world, async {
         world.workspace("by-the-first", "bash").await?;
@@ -236,6 +233,9 @@ async fn a_leader_frozen_past_its_lease_sends_nothing_when_it_wakes_and_the_over
         Ok(())
     })
     .await?;
+    // Runs wait. The one that places says so; to the one that stands by nothing is pending.
+    second.berth.metric_at_least("scheduler_pending_pods", &[], (RUNS - PODS * CAPACITY) as f64).await?;
+    ensure!(first.berth.metrics().await?.sum("scheduler_pending_pods", &[]) == 0.0);
     // It stands by with a warm cache, and is good enough to take over again.
     let before = first.writes();
     second.berth.terminate().await?;

@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use berth_api::{PersistentWorkspace, Run};
 use berth_tests::berth::{Berth, Serve};
-use berth_tests::controlplane::{ADMIN, BERTH, ControlPlane};
+use berth_tests::controlplane::{ADMIN, ControlPlane};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::proxy::Proxy;
+use berth_tests::release::Account;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
@@ -29,6 +30,8 @@ pub struct World<'p> {
     pub pods: Api<Pod>,
     pub workspaces: Api<PersistentWorkspace>,
     pub client: Client,
+    /// Who `berth serve` is: the chart's ServiceAccount, with its rights in this namespace.
+    pub account: Account,
     beating: Arc<Mutex<BTreeSet<String>>>,
     beater: JoinHandle<()>,
 }
@@ -51,6 +54,7 @@ impl<'p> World<'p> {
     pub async fn on(plane: &'p ControlPlane, prefix: &str) -> Result<Self> {
         let namespace = plane.namespace(prefix).await?;
         let client = plane.client(ADMIN)?;
+        let account = Account::of(plane, &namespace).await?;
         let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let beating = Arc::<Mutex<BTreeSet<String>>>::default();
         let (beat, of) = (beating.clone(), pods.clone());
@@ -70,19 +74,20 @@ impl<'p> World<'p> {
             namespace,
             pods,
             client,
+            account,
             beating,
             beater,
         })
     }
 
-    /// `berth serve` of this namespace.
+    /// `berth serve` of this namespace, as the chart's ServiceAccount.
     pub fn serve(&self) -> Result<Serve> {
-        Ok(Serve::new(&self.plane.kubeconfig(BERTH)?).namespace(&self.namespace))
+        Ok(Serve::new(&self.plane.kubeconfig(&self.account.token)?).namespace(&self.namespace))
     }
 
     /// The same through a proxy.
     pub fn serve_through(&self, proxy: &Proxy) -> Result<Serve> {
-        Ok(Serve::new(&proxy.kubeconfig(self.plane, BERTH)?).namespace(&self.namespace))
+        Ok(Serve::new(&proxy.kubeconfig(self.plane, &self.account.token)?).namespace(&self.namespace))
     }
 
     /// A running, ready `berth serve` of this namespace.
@@ -247,15 +252,18 @@ impl<'p> World<'p> {
 
     /// Status writes of Run `name` by berth that the API server carried out.
     pub fn status_writes(&self, name: &str) -> Result<usize> {
-        self.plane.audit().count(|r| {
-            r.is_write()
-                && r.succeeded()
-                && r.resource == "runs"
-                && r.subresource == "status"
-                && r.namespace == self.namespace
-                && r.name == name
-                && r.user == "berth"
-        })
+        Ok(self.writes_by_run()?.remove(name).unwrap_or_default())
+    }
+
+    /// The same of every Run that has any.
+    pub fn writes_by_run(&self) -> Result<BTreeMap<String, usize>> {
+        let mut writes = BTreeMap::new();
+        for r in self.plane.audit().requests()? {
+            if r.is_write() && r.succeeded() && r.resource == "runs" && r.subresource == "status" && r.user == self.account.user {
+                *writes.entry(r.name).or_default() += 1;
+            }
+        }
+        Ok(writes)
     }
 
     /// Every Run by name.

@@ -30,7 +30,7 @@ async fn one_status_write_per_placement_in_a_burst() -> Result<()> {
     ensure!(by_pod.values().all(|n| *n == RUNS / 10), "evenly: {by_pod:?}");
     let (status, log) = berth.terminate().await?;
     ensure!(status.code() == Some(0), "{status}");
-    let mine = |r: &berth_tests::audit::Request| r.namespace == world.namespace && r.user == "berth" && r.resource == "runs";
+    let mine = |r: &berth_tests::audit::Request| r.namespace == world.namespace && r.user == world.account.user && r.resource == "runs";
     ensure!(world.plane.audit().count(|r| mine(r) && r.is_write())? == RUNS, "one write per placement, no other");
     ensure!(log.matches("run placed").count() == RUNS, "one line per placement");
     Ok(())

@@ -2,14 +2,15 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::controlplane::{ControlPlane, checkout};
+use berth_tests::helm::Helm;
 use berth_tests::process::free_port;
 use serde_json::{Value, json};
 
 use crate::engine::Engine;
-use crate::helm::Helm;
 use crate::live::{Release, endpoint, one_scheduler};
 use crate::privilege;
 use crate::world::{World, run};
@@ -30,6 +31,7 @@ async fn the_image_is_built_and_does_its_work_with_the_rights_of_the_chart() -> 
 }
 
 fn build(engine: &Engine) -> Result<()> {
+    let start = Instant::now();
     let output = Command::new(checkout().join("deploy/image/build.sh"))
         .arg(IMAGE)
         .env("PROFILE", "dev")
@@ -37,6 +39,7 @@ fn build(engine: &Engine) -> Result<()> {
         .env("DOCKER_BUILDKIT", "0")
         .output()?;
     ensure!(output.status.success(), "build.sh: {}", String::from_utf8_lossy(&output.stderr));
+    println!("image built in {:?}", start.elapsed());
     Ok(())
 }
 
@@ -76,14 +79,17 @@ async fn it_serves_in_a_cluster(engine: &Engine) -> Result<()> {
     let release = Release::install(&helm, plane, &json!({"watchNamespace": world.namespace})).await?;
 
     let authority = std::fs::read_to_string(plane.ca_file())?;
-    let account = engine.folder("account", &[("token", &release.token), ("namespace", &release.namespace), ("ca.crt", &authority)])?;
+    let account = engine.folder("account", &[("token", &release.account.token), ("namespace", &release.namespace), ("ca.crt", &authority)])?;
     let api_server: hyper::Uri = plane.url().parse()?;
+    let (address, server_port) = (api_server.host().context("no host")?, api_server.port_u16().context("no port")?);
     let port = free_port()?;
-    let (host, server_port) = (api_server.host().context("no host")?.to_owned(), api_server.port_u16().context("no port")?);
-    let environment = [format!("KUBERNETES_SERVICE_HOST={host}"), format!("KUBERNETES_SERVICE_PORT={server_port}")];
+    // By a name, to see that a static binary with no file beside it resolves names.
+    let name = "kubernetes.default.svc";
+    let known = format!("{name}:{address}");
+    let environment = [format!("KUBERNETES_SERVICE_HOST={name}"), format!("KUBERNETES_SERVICE_PORT={server_port}")];
     let account = volume(&account, "/var/run/secrets/kubernetes.io/serviceaccount");
     let args = release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))]);
-    let mut all = vec!["run", "--detach", "--name=berth", "--network=host"];
+    let mut all = vec!["run", "--detach", "--name=berth", "--network=host", "--add-host", &known];
     all.extend(LEAST);
     for variable in &environment {
         all.extend(["--env", variable]);
@@ -103,5 +109,5 @@ async fn it_serves_in_a_cluster(engine: &Engine) -> Result<()> {
     engine.run(&["stop", "--time=30", "berth"])?;
     let state = engine.run(&["inspect", "--format={{.State.ExitCode}} {{.State.OOMKilled}}", "berth"])?;
     assert_eq!(state.trim(), "0 false", "stopped as asked");
-    privilege::nothing_was_refused(plane, &release.user)
+    privilege::nothing_was_refused(plane, &release.account.user)
 }

@@ -8,16 +8,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::berth::{self, Metrics};
 use berth_tests::controlplane::ControlPlane;
+use berth_tests::helm::{Helm, RELEASE, object, path};
 use berth_tests::https::{self, Trust};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::process::{Guarded, free_port};
 use berth_tests::proxy::{Fault, Proxy};
+use berth_tests::release::{Account, apply};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::chart::apply;
-use crate::helm::{Helm, RELEASE, object, path};
 use crate::privilege;
 use crate::prometheus::{Prometheus, dashboards, panels, rules};
 use crate::world::{World, phase, run};
@@ -34,14 +34,12 @@ pub async fn one_scheduler() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
-/// A release of the chart on a control plane that runs no Pods: its objects are applied, its processes are ours.
+/// A release of the chart whose processes are ours.
 pub struct Release {
     /// The release's namespace.
     pub namespace: String,
-    /// The ServiceAccount as the audit log calls it.
-    pub user: String,
-    /// A token of it.
-    pub token: String,
+    /// Its ServiceAccount.
+    pub account: Account,
     /// A token of an account that is bound to ClusterRole berth-metrics-reader, as Prometheus's should be.
     pub prometheus: String,
     /// What helm rendered.
@@ -53,23 +51,19 @@ impl Release {
     /// Renders and applies it in a namespace of its own.
     pub async fn install(helm: &Helm, plane: &ControlPlane, values: &Value) -> Result<Self> {
         let namespace = plane.namespace("release").await?;
-        let token = plane.service_account(&namespace, RELEASE).await?;
         let objects = helm.rendered("release", &namespace, values)?;
-        let client = plane.admin()?;
-        for object in &objects {
-            apply(&client, object).await?;
-        }
+        let account = Account::install(plane, &namespace, &objects).await?;
         let prometheus = plane.service_account(&namespace, "prometheus").await?;
         let reader = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": format!("{namespace}-prometheus")},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{RELEASE}-metrics-reader")},
             "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}],
         });
-        apply(&client, &reader).await?;
+        apply(&plane.admin()?, &reader).await?;
         let deployment = object(&objects, "Deployment", RELEASE).context("no Deployment")?;
         let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
         let args = args.as_array().context("no args")?.iter().filter_map(|arg| arg.as_str().map(str::to_owned)).collect();
-        Ok(Self { user: format!("system:serviceaccount:{namespace}:{RELEASE}"), namespace, token, prometheus, objects, args })
+        Ok(Self { namespace, account, prometheus, objects, args })
     }
 
     /// The container's arguments, some with another value.
@@ -134,9 +128,9 @@ async fn as_the_chart_runs_it_every_panel_has_data_and_every_right_its_use() -> 
     ]}});
     let release = Release::install(&Helm::new()?, plane, &values).await?;
     let proxy = Proxy::start(plane).await?;
-    let first = Replica::start(&release, plane, "berth-a", &proxy.kubeconfig(plane, &release.token)?).await?;
+    let first = Replica::start(&release, plane, "berth-a", &proxy.kubeconfig(plane, &release.account.token)?).await?;
     first.metric_at_least("leader_election_master_status", &[], 1.0).await?;
-    let second = Replica::start(&release, plane, "berth-b", &plane.kubeconfig(&release.token)?).await?;
+    let second = Replica::start(&release, plane, "berth-b", &plane.kubeconfig(&release.account.token)?).await?;
     let prometheus = Prometheus::start(plane.scratch(), &[("berth-a", first.port), ("berth-b", second.port)], &release.prometheus).await?;
     let world = World::new("live").await?;
 
@@ -153,8 +147,8 @@ async fn as_the_chart_runs_it_every_panel_has_data_and_every_right_its_use() -> 
     world.run(run("after")).await?;
     world.placed("after").await?;
     second.stop().await?;
-    privilege::nothing_was_refused(plane, &release.user)?;
-    privilege::everything_was_used(plane, &release.user, &privilege::granted(&release.objects)?)
+    privilege::nothing_was_refused(plane, &release.account.user)?;
+    privilege::everything_was_used(plane, &release.account.user, &privilege::granted(&release.objects)?)
 }
 
 /// What happens seldom, once each: lost answers, conflicts, workspaces bound and lost, a Pod whose agent falls silent.

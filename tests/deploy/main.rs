@@ -4,7 +4,6 @@
 
 mod chart;
 mod engine;
-mod helm;
 mod image;
 mod live;
 mod privilege;

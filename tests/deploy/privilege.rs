@@ -1,7 +1,7 @@
 //! Least privilege, both ways, by the API server's own audit log: nothing that Berth asked for was refused, and nothing that the
 //! chart grants went unused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::audit::Request;
@@ -47,15 +47,18 @@ pub fn nothing_was_refused(plane: &ControlPlane, user: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every right was used, or is an exception; and no exception was.
+/// Every right was used, or is an exception; and no exception was. Lists each right with how often it was.
 pub fn everything_was_used(plane: &ControlPlane, user: &str, granted: &BTreeSet<Right>) -> Result<()> {
-    let used: BTreeSet<Right> = of(plane, user)?
-        .into_iter()
-        .filter(|request| !matches!(request.code, 0 | 401 | 403))
-        .map(|request| (request.verb.clone(), named(&request.group, &request.resource, &request.subresource)))
-        .collect();
+    let mut used: BTreeMap<Right, usize> = granted.iter().map(|right| (right.clone(), 0)).collect();
+    for request in of(plane, user)?.into_iter().filter(|request| !matches!(request.code, 0 | 401 | 403)) {
+        let right = (request.verb, named(&request.group, &request.resource, &request.subresource));
+        used.entry(right).and_modify(|times| *times += 1);
+    }
+    for ((verb, resource), times) in &used {
+        println!("granted: {verb} {resource}, used {times} times");
+    }
     let excepted: BTreeSet<Right> = EXCEPTIONS.iter().map(|(verb, resource, _)| ((*verb).to_owned(), (*resource).to_owned())).collect();
-    let unused: BTreeSet<_> = granted.difference(&used).cloned().collect();
+    let unused: BTreeSet<Right> = used.into_iter().filter(|(_, times)| *times == 0).map(|(right, _)| right).collect();
     assert_eq!(unused, excepted, "rights that nothing used, and the exceptions");
     Ok(())
 }

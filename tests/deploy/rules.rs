@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::controlplane::checkout;
+use berth_tests::helm::path;
 use serde_json::Value;
 
-use crate::helm::path;
 use crate::prometheus::{dashboards, panels, promtool, rule_file, rules};
 
 #[test]

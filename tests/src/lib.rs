@@ -1,9 +1,11 @@
-//! The harness of Berth's suites: a real control plane, a proxy with faults, the real binary as a child process.
+//! The harness of Berth's suites: a real control plane, a proxy with faults, the real binary as a child process, the
+//! chart rendered by the real helm.
 
 pub mod audit;
 pub mod berth;
 pub mod controlplane;
 pub mod crds;
+pub mod helm;
 pub mod https;
 pub mod oracle;
 pub mod otlp;
@@ -11,3 +13,4 @@ pub mod pki;
 pub mod poll;
 pub mod process;
 pub mod proxy;
+pub mod release;

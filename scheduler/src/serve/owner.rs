@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use berth_framework::core::{AttemptResult, Core, Effect, Input, Standing};
+use berth_framework::core::{AttemptResult, Core, Effect, Input, QueueLengths, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
 use berth_framework::observe::{Lap, Observer};
 use berth_runtime::Clock;
@@ -351,7 +351,9 @@ impl Owner {
     }
 
     fn publish(&self) {
-        self.metrics.core(self.core.stats(), self.core.queue(), self.core.counts(), self.dispatcher.pending());
+        // For who stands by, nothing is pending: the one that places tells what is.
+        let queue = if self.turn.epoch().is_some() { self.core.queue() } else { QueueLengths::default() };
+        self.metrics.core(self.core.stats(), queue, self.core.counts(), self.dispatcher.pending());
     }
 
     // ---- inputs ----------------------------------------------------------------------------------

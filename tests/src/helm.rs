@@ -5,9 +5,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
-use berth_tests::controlplane::checkout;
-use berth_tests::process::Scratch;
 use serde_json::Value;
+
+use crate::controlplane::checkout;
+use crate::process::Scratch;
 
 /// Name of the release in every test.
 pub const RELEASE: &str = "berth";
@@ -18,6 +19,7 @@ pub struct Helm {
 }
 
 impl Helm {
+    /// A folder of its own; the helm is built when it is first run.
     pub fn new() -> Result<Self> {
         Ok(Self { scratch: Scratch::new("helm")? })
     }
@@ -59,10 +61,13 @@ impl Helm {
 }
 
 /// deploy/chart/berth.
+#[must_use]
 pub fn chart() -> PathBuf {
     checkout().join("deploy/chart/berth")
 }
 
+/// A path as an argument.
+#[must_use]
 pub fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
@@ -75,6 +80,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>> {
 }
 
 /// The one object of that kind whose name is `name`.
+#[must_use]
 pub fn object<'o>(objects: &'o [Value], kind: &str, name: &str) -> Option<&'o Value> {
     objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
 }
