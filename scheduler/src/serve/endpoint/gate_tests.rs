@@ -141,8 +141,16 @@ async fn answers_hold_for_their_time_each_kind_its_own() {
 async fn what_is_not_answered_is_refused_says_why_and_is_not_remembered() {
     let api = Arc::<Api>::default();
     let gate = gate_of(&api);
-    for (instead, wanted, text) in [(403, 500, "may not create TokenReviews"), (500, 503, "500 Because"), (429, 503, "429 Because"), (422, 503, "422 Because")]
-    {
+    let rows = [
+        (403, 500, "may not create TokenReviews"),
+        (401, 503, "401 Unauthorized"),
+        (500, 503, "500 Internal Server Error"),
+        (429, 503, "429 Too Many Requests"),
+        (422, 503, "422 Unprocessable Entity"),
+        // A success that is no review.
+        (200, 503, "its answer can't be read"),
+    ];
+    for (instead, wanted, text) in rows {
         *api.instead.lock().unwrap() = Some(instead);
         let (code, body) = ask(&gate, "GET", "/metrics", Some("Bearer good-prometheus")).await;
         assert_eq!(code, wanted, "{instead}");

@@ -1,8 +1,8 @@
 //! OpenTelemetry traces, off unless asked for: a span per cycle, and one per write that follows from it.
 //!
 //! ```text
-//! owner ─► cycle ──────┐ (one trace)                      ┌─ full: dropped, counted
-//! dispatcher ─► dispatch, child of its cycle ─► sampler ─►┴─ queue, bounded ─► batches ─► OTLP over HTTP, protobuf
+//! owner ─► cycle ────────────────┐                           ┌─ full: dropped, counted
+//! dispatcher ─► dispatch, of it ─┴─► sampler ─► the queue ───┴─► batches ─► OTLP over HTTP, protobuf
 //! ```
 //! A span is made when what it tells of has ended: nothing is held open, and without traces nothing is done at all. It goes to the
 //! exporter by a queue of our own, since the SDK's batch processor wants a blocking client and keeps its count of drops to itself.
@@ -22,9 +22,6 @@ use prometheus::Registry;
 pub use self::export::Exporter;
 pub use self::settings::Settings;
 use super::dispatch::intent::{Intent, What};
-
-/// Attribute: UID of the Run that a span is about.
-pub const RUN_UID: &str = "berth.run.uid";
 
 /// Where spans are made. Clones share the queue.
 #[derive(Clone, Debug)]
@@ -94,13 +91,17 @@ impl Traces {
 }
 
 fn about(key: &berth_framework::model::ObjectKey, uid: &Arc<str>, profile: &Arc<str>, attempts: u32) -> Vec<KeyValue> {
-    vec![
+    let mut attributes = vec![
         KeyValue::new("k8s.namespace.name", key.namespace.clone()),
         KeyValue::new("berth.run.name", key.name.clone()),
-        KeyValue::new(RUN_UID, uid.clone()),
-        KeyValue::new("berth.profile", profile.clone()),
-        KeyValue::new("berth.attempt", i64::from(attempts)),
-    ]
+        KeyValue::new("berth.run.uid", uid.clone()),
+    ];
+    // A message that is due by time comes of no attempt of now.
+    if attempts > 0 {
+        attributes.push(KeyValue::new("berth.profile", profile.clone()));
+        attributes.push(KeyValue::new("berth.attempt", i64::from(attempts)));
+    }
+    attributes
 }
 
 fn pod(name: &Arc<str>) -> KeyValue {
