@@ -48,7 +48,8 @@ apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" 
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
 
-bench: rust ## Criterion benchmarks, one world at a time
+bench: rust ## What a placement costs: fails above the promised limits of time and memory; then criterion, one world at a time
+	cargo run --locked --profile bench --package berth-benches --bin scaling
 	cargo bench --locked --package berth-benches
 
 crds: rust ## Writes deploy/crds from the Rust types

@@ -296,6 +296,22 @@ mod tests {
     }
 
     #[test]
+    fn scheduled_running_and_ready_are_active_and_what_nobody_knows_is_left_alone() {
+        for (phases, expected) in [
+            (["Pending", "", ""].as_slice(), Phase::Pending),
+            (&["Scheduled", "Running", "Ready"], Phase::Active),
+            (&["Succeeded", "Failed", "Timeout", "Cancelled"], Phase::Terminal),
+            (&["Suspended", "running", "Unknown"], Phase::Unknown),
+        ] {
+            for phase in phases {
+                assert_eq!(run(&json!({}), &json!({"phase": phase, "assignedPod": "p"})).phase, expected, "{phase}");
+            }
+        }
+        assert_eq!(run(&json!({}), &json!({})).phase, Phase::Pending);
+        assert_eq!(run(&json!({}), &json!(null)).phase, Phase::Pending);
+    }
+
+    #[test]
     fn requests_are_normalised_or_refused_with_the_resource_s_name() {
         for (requests, expected) in [
             (json!({}), Ok("runs=1")),

@@ -304,7 +304,7 @@ pub trait Bind {
 /// What Bind plugins may say about a placement: lines for the log and the `Scheduled` Event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BindNote {
-    /// Short remarks, at most 8 of at most 128 bytes are kept.
+    /// Short remarks; 8 are kept, each cut to 128 bytes.
     pub remarks: Vec<String>,
 }
 

@@ -14,6 +14,7 @@ mod serve_invalid;
 mod serve_leader;
 mod serve_plugins;
 mod serve_traces;
+mod serve_rights;
 mod serve_wakeups;
 mod serve_workspaces;
 mod serve_world;

@@ -132,6 +132,25 @@ async fn cancel_ends_a_pending_run_and_a_run_being_deleted_is_never_placed() -> 
 }
 
 #[tokio::test]
+async fn the_event_of_a_placement_can_be_switched_off() -> Result<()> {
+    for (flag, expected) in [(None, 1), (Some("--no-scheduled-events"), 0)] {
+        let world = World::new("writes-events").await?;
+        let serve = flag.into_iter().fold(world.serve()?, |serve, flag| serve.arg(flag));
+        let berth = serve.start_ready(world.plane.scratch()).await?;
+        world.pod("p", "bash", &[("runs", "1")]).await?;
+        world.run(run("placed")).await?;
+        world.placed_on("placed", "p").await?;
+        // Of two things that happened in this order the second is told.
+        world.run(run("waits")).await?;
+        until("Event FailedScheduling", PATIENCE, || async { Ok((world.events("waits", "FailedScheduling").await?.len() == 1).then_some(())) }).await?;
+        until("the Event of the placement", PATIENCE, || async { Ok((world.events("placed", "Scheduled").await?.len() >= expected).then_some(())) }).await?;
+        berth.terminate().await?;
+        ensure!(world.events("placed", "Scheduled").await?.len() == expected, "with {flag:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_bad_request_ends_its_run_alone() -> Result<()> {
     let world = World::new("writes-invalid").await?;
     let _berth = world.berth().await?;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use berth_framework::core::{FIRST_MESSAGE_AFTER_MS, WriteOutcome};
 use berth_framework::diagnosis::WAITING_PREFIX;
-use berth_framework::model::{PodObject, RunObject};
+use berth_framework::model::{PodObject, RunObject, WorkspaceObject, WorkspacePhase};
+use berth_tests::oracle::Rules;
 
 use crate::stage::{RunExt as _, Stage, active, key, pod, run, workspace};
 
@@ -58,6 +59,32 @@ fn every_reason_has_its_words() {
     assert_eq!(sorted(stage.text("w2")), expect("2 without a Run matching required affinity, 1 with a Run whose anti-affinity matches"));
     assert_eq!(sorted(stage.text("w3")), expect("3 no active Run matches required affinity app=nowhere; no Run offers app=nowhere"));
     assert_eq!(sorted(stage.text("w4")), expect("3 workspace gone not found"));
+}
+
+#[test]
+fn each_state_of_a_workspace_has_its_words() {
+    let of = |change: fn(&mut WorkspaceObject)| {
+        let mut stage = Stage::with(&Rules { workspace_fencing: Some(true), ..Rules::default() });
+        stage.pod(pod("p", 1));
+        stage.pod(pod("q", 1));
+        let mut w = workspace("w", "p");
+        change(&mut w);
+        stage.workspace(w);
+        stage.run(run("r").workspace("w"));
+        stage.work();
+        let (head, rows) = stage.text("r").split_once(" fit: ").map(|(head, rows)| (head.to_owned(), rows.to_owned())).expect("rows");
+        assert_eq!(head, format!("{WAITING_PREFIX}: 0/2"));
+        rows
+    };
+    assert_eq!(of(|w| w.deleting = true), "2 workspace w being deleted");
+    assert_eq!(of(|w| w.runtime = "python".into()), "2 workspace w of another runtime");
+    assert_eq!(of(|w| (w.phase, w.bound_pod) = (WorkspacePhase::Pending, None)), "2 workspace w not bound yet");
+    assert_eq!(of(|w| w.phase = WorkspacePhase::Lost), "2 workspace w lost");
+    assert_eq!(of(|w| w.phase = WorkspacePhase::Released), "2 workspace w released");
+    assert_eq!(of(|w| w.bound_pod_uid = None), "2 workspace w bound without Pod UID");
+    assert_eq!(of(|w| w.bound_pod_uid = Some("another".into())), "2 not bound to workspace w");
+    // Its Pod has no agent that knows of workspaces.
+    assert_eq!(of(|_| ()), "1 not bound to workspace w, 1 without an agent for workspaces");
 }
 
 #[test]

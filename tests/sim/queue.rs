@@ -223,7 +223,7 @@ fn a_run_that_was_ended_and_is_pending_again_is_tried_again() {
     }
     // Newer than what we wrote, and nobody ever showed us the end.
     stage.run(run("a"));
-    assert!(stage.placed().contains(&"a@p".to_owned()) || stage.core.standing(&key("a")) == Some(Standing::Waiting));
+    assert_eq!(stage.placed(), ["a@p"]);
 }
 
 #[test]
@@ -237,6 +237,51 @@ fn a_placement_seen_elsewhere_counts_there() {
     stage.run(active("a", "q"));
     assert_eq!(stage.placed(), ["w@p"]);
     assert_eq!(stage.core.counted_on(&key("a")).as_deref(), Some("q"));
+}
+
+/// The invariant is checked when a Run is placed; what was placed on an assumption stays where it is.
+#[test]
+fn a_follower_of_an_assumption_stands_when_the_bind_it_followed_fails() {
+    let mut stage = Stage::new();
+    stage.pod(pod("p", 9));
+    let follower = |name: &str| run(name).requires("app=x").created(1);
+    stage.run(run("leader").labels(&[("app", "x")]));
+    stage.run(follower("follower"));
+    assert_eq!(stage.placed(), ["leader@p", "follower@p"]);
+    let binds = stage.binds();
+    stage.answer(binds[0].write, WriteOutcome::Conflict);
+    stage.stored(binds[1].write);
+    stage.run(RunObject { affinity: follower("follower").affinity, ..active("follower", "p").created(1) });
+    assert_eq!(stage.work(), []);
+    assert_eq!((stage.core.standing(&key("leader")), stage.core.counted_on(&key("leader"))), (Some(Standing::Backoff), None));
+    assert_eq!(stage.core.counted_on(&key("follower")).as_deref(), Some("p"), "it stands");
+    // The next one finds no target, until the leader is placed after all.
+    stage.run(follower("late"));
+    assert_eq!(stage.placed(), [""; 0]);
+    stage.pass(1_000);
+    assert_eq!(stage.placed(), ["leader@p", "late@p"]);
+}
+
+/// Some later version of the API has a phase of its own: whoever knows it is in charge.
+#[test]
+fn a_run_of_an_unknown_phase_is_left_alone_and_holds_nothing() {
+    let mut stage = Stage::new();
+    stage.pod(pod("p", 1));
+    let unknown = RunObject { phase: Phase::Unknown, assigned_pod: Some("p".into()), ..run("a").labels(&[("app", "x")]) };
+    stage.run(unknown.clone());
+    stage.run(RunObject { cancel_requested: true, ..unknown.clone() });
+    stage.run(run("follower").requires("app=x"));
+    assert_eq!(stage.placed(), [""; 0], "no target");
+    assert_eq!((stage.core.standing(&key("a")), stage.core.counted_on(&key("a"))), (None, None));
+    stage.run(run("w"));
+    assert_eq!(stage.placed(), ["w@p"]);
+    // It may come back to a phase we know.
+    stage.run(RunObject { phase: Phase::Active, ..unknown });
+    assert_eq!(stage.core.counted_on(&key("a")).as_deref(), Some("p"));
+    stage.effects.clear();
+    stage.pass(2_000);
+    stage.work();
+    assert!(stage.effects.iter().all(|effect| matches!(effect, Effect::SetWaiting { run, .. } if &*run.key.name != "a")), "{:?}", stage.effects);
 }
 
 #[test]

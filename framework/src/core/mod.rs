@@ -60,7 +60,7 @@ struct Record {
     /// While it waits: the profile under which [`Unschedulable`] counts it.
     counted_under: Option<u16>,
     shown: Option<Shown>,
-    /// An attempt changed the diagnosis since the text was last looked at.
+    /// An attempt ended in waiting, or a message failed, since the text was last looked at: it may have changed.
     message_due: bool,
     message_not_before_ms: u64,
     message_in_flight: bool,

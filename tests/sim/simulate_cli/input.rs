@@ -122,6 +122,15 @@ fn runs_with_one_uid_are_two_runs() {
     assert!(answer.err.contains(told), "{}", answer.err);
 }
 
+/// Accounting goes by name: an assignedPodUID that belongs to another live Pod is not ours to mend.
+#[test]
+fn an_assignment_whose_uid_is_another_pods_counts_by_name() {
+    let named = |name: &str| pod(name, 1, "").replace(&format!(r#""name":"{name}""#), &format!(r#""name":"{name}","uid":"uid-{name}""#));
+    let held = a_run("held", "", r#""status":{"phase":"Running","assignedPod":"p","assignedPodUID":"uid-q"}"#);
+    let result = result(&[], &(named("p") + &named("q") + &held + &a_run("a", "", "") + &a_run("b", "", "")));
+    assert_eq!(lines(&result), ["held p/Running", "a q", "b Pending/Unschedulable 0/2 fit: 2 insufficient runs"]);
+}
+
 #[test]
 fn a_dump_of_a_bound_workspace_binds_by_name_and_uid() {
     let workspace = |uid: &str| {
