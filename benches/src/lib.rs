@@ -110,8 +110,7 @@ impl World {
                 _ => plain.clone(),
             };
             let on = world.pods[i % world.pods.len()].clone();
-            let run =
-                RunObject { phase: Phase::Active, assigned_pod: Some(on.key.name.clone()), assigned_pod_uid: Some(on.uid.clone()), ..world.run(i, labels) };
+            let run = RunObject { phase: Phase::Active, assigned_pod: Some(on.key.name.clone()), ..world.run(i, labels) };
             world.core.handle(Input::Run(Delta::Applied(Arc::new(run))), NOW);
         }
         world.next = active;
@@ -139,7 +138,6 @@ impl World {
             invalid: None,
             phase: Phase::Pending,
             assigned_pod: None,
-            assigned_pod_uid: None,
             retry_not_before_wall_ms: None,
             shown: None,
         }

@@ -6,8 +6,11 @@
 use std::time::Duration;
 
 use berth_api::duration::parse_go;
+use berth_api::names::{is_dns_label, is_dns_subdomain};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use crate::observe::Point;
 
 /// `apiVersion` of [`BerthConfiguration`].
 pub const CONFIG_API_VERSION: &str = "berth.kruntimes.io/v1alpha1";
@@ -37,10 +40,6 @@ pub const DEFAULT_LEASE_NAME: &str = "berth";
 const MIN_RETRY: Duration = Duration::from_millis(10);
 /// client-go's JitterFactor: tries come up to that many times the retry period apart.
 const RETRY_JITTER: f64 = 1.2;
-/// Longest name of an object.
-const NAME_BYTES_MAX: usize = 253;
-/// Longest name of a namespace.
-const NAMESPACE_BYTES_MAX: usize = 63;
 /// Name of the profile that stands when none is written.
 pub const DEFAULT_PROFILE: &str = "default";
 
@@ -180,14 +179,10 @@ impl LeaderElectionConfiguration {
                 format!("must be longer than {RETRY_JITTER} times retryPeriod ({retry:?}), not {renew:?}: there must be time for a renewal"),
             );
         }
-        let is_name = |name: &str, max: usize, dots: bool| {
-            let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || (dots && byte == b'.');
-            !name.is_empty() && name.len() <= max && name.bytes().all(fine) && !name.starts_with(['-', '.']) && !name.ends_with(['-', '.'])
-        };
-        if let Some(name) = self.resource_name.as_deref().filter(|name| !is_name(name, NAME_BYTES_MAX, true)) {
+        if let Some(name) = self.resource_name.as_deref().filter(|name| !is_dns_subdomain(name)) {
             wrong("resourceName", format!("{name:?} is no name of a Lease: lower-case letters, digits, '-' and '.'"));
         }
-        if let Some(name) = self.resource_namespace.as_deref().filter(|name| !is_name(name, NAMESPACE_BYTES_MAX, false)) {
+        if let Some(name) = self.resource_namespace.as_deref().filter(|name| !is_dns_label(name)) {
             wrong("resourceNamespace", format!("{name:?} is no name of a namespace: lower-case letters, digits and '-'"));
         }
         match (lease, renew, retry) {
@@ -250,16 +245,21 @@ pub struct PluginsConfiguration {
 }
 
 impl PluginsConfiguration {
-    /// The set of a point, or of `multiPoint`, by its name in a configuration.
-    pub fn set(&self, point: &str) -> &PluginSet {
+    /// The set of a point.
+    pub fn at(&self, point: Point) -> &PluginSet {
         match point {
-            "multiPoint" => &self.multi_point,
-            "preFilter" => &self.pre_filter,
-            "filter" => &self.filter,
-            "score" => &self.score,
-            "reserve" => &self.reserve,
-            _ => &self.bind,
+            Point::PreFilter => &self.pre_filter,
+            Point::Filter => &self.filter,
+            Point::Score => &self.score,
+            Point::Reserve => &self.reserve,
+            Point::Bind => &self.bind,
         }
+    }
+
+    /// Every set with its name: that of `multiPoint`, which belongs to no one point, and those of the points.
+    pub(crate) fn sets(&self) -> impl Iterator<Item = (&'static str, Option<Point>, &PluginSet)> {
+        let points = Point::ALL.into_iter().map(|point| (point.field(), Some(point), self.at(point)));
+        std::iter::once(("multiPoint", None, &self.multi_point)).chain(points)
     }
 
     fn is_empty(&self) -> bool {

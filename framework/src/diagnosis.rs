@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use berth_api::constants::MESSAGE_BYTES_MAX;
+use berth_api::message::bounded;
 use berth_api::selector::{CompiledSelector, Operator, Requirement};
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::{DiGraph, NodeIndex};
@@ -16,8 +18,6 @@ use crate::views::RunView;
 
 /// How every waiting message begins; clients of the neighbour match it (reference kruntimes §3.7).
 pub const WAITING_PREFIX: &str = "waiting for available runtime pods";
-/// The longest waiting message, bytes.
-const MESSAGE_BYTES_MAX: usize = 1000;
 /// How many Runs and terms the search for Runs that wait for each other looks at.
 pub const STUCK_NODES_MAX: usize = 10_000;
 
@@ -46,15 +46,7 @@ pub fn message(diagnosis: &Diagnosis, runtime: &str, stuck: Option<&str>) -> Str
     if let Some(stuck) = stuck {
         let _ = write!(text, "; {stuck}");
     }
-    if text.len() > MESSAGE_BYTES_MAX {
-        let mut end = MESSAGE_BYTES_MAX - 4;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text.push('…');
-    }
-    text
+    bounded(text)
 }
 
 /// Why waiting Runs of one namespace can't get on by themselves, by Run.

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use berth_api::constants::{
-    ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, DEFAULT_RUNS_CAPACITY, LABEL_RUNTIME, MESSAGE_BYTES_MAX, POD_CONDITION_RUNTIMED_READY,
-    RESOURCE_RUNS, run_condition,
+    ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, API_VERSION, DEFAULT_RUNS_CAPACITY, KIND_PERSISTENT_WORKSPACE, LABEL_RUNTIME, RESOURCE_RUNS,
+    run_condition,
 };
 use berth_api::duration::DurationError;
+use berth_api::message::bounded;
 use berth_api::run::{InvalidTerm, RetryPolicy, RunAffinityTerm};
+use berth_api::runtime_ready::PodSigns;
 use berth_api::selector::CompiledSelector;
 use berth_api::{PersistentWorkspace, Run, conditions, persistent_workspace, quantity, run};
 use k8s_openapi::api::core::v1::Pod;
@@ -44,7 +46,6 @@ pub fn run_object(run: &Run) -> RunObject {
     let bad_workspace = bad_workspace(run).map(bad_spec);
     let bad_duration = bad_duration(run).map(bad_spec);
     let bad_runtime = run.spec.runtime.is_empty().then(|| bad_spec("spec.runtime: must not be empty".into()));
-    let assigned = |value: Option<&String>| value.filter(|v| !v.is_empty()).map(|v| Arc::from(v.as_str()));
     RunObject {
         key: key_of(meta),
         uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
@@ -59,8 +60,7 @@ pub fn run_object(run: &Run) -> RunObject {
         affinity: if affinity == Affinity::default() { no_affinity() } else { Arc::new(affinity) },
         invalid: bad_runtime.or(bad_requests).or(bad_workspace).or(bad_affinity).or(bad_duration),
         phase: phase_of(run),
-        assigned_pod: assigned(status.and_then(|s| s.assigned_pod.as_ref())),
-        assigned_pod_uid: assigned(status.and_then(|s| s.assigned_pod_uid.as_ref())),
+        assigned_pod: status.and_then(|s| s.assigned_pod.as_deref()).filter(|name| !name.is_empty()).map(Arc::from),
         retry_not_before_wall_ms: retry_not_before(run),
         shown: status.and_then(shown_by),
     }
@@ -78,11 +78,10 @@ fn one_run() -> Arc<Requests> {
 }
 
 fn phase_of(run: &Run) -> Phase {
-    use run::RunPhase as P;
     match run.phase() {
-        P::Pending => Phase::Pending,
-        P::Scheduled | P::Running | P::Ready => Phase::Active,
-        P::Succeeded | P::Failed | P::Timeout | P::Cancelled => Phase::Terminal,
+        phase if phase.is_pending() => Phase::Pending,
+        phase if phase.is_active() => Phase::Active,
+        phase if phase.is_terminal() => Phase::Terminal,
         _ => Phase::Unknown,
     }
 }
@@ -103,10 +102,10 @@ fn bad_workspace(run: &Run) -> Option<String> {
     if workspace.name.is_empty() {
         return Some("spec.workspace.name: must not be empty".into());
     }
-    if workspace.kind != "PersistentWorkspace" {
-        return Some(format!("spec.workspace.kind: must be PersistentWorkspace, not {:?}", workspace.kind));
+    if workspace.kind != KIND_PERSISTENT_WORKSPACE {
+        return Some(format!("spec.workspace.kind: must be {KIND_PERSISTENT_WORKSPACE}, not {:?}", workspace.kind));
     }
-    (workspace.api_group != "kruntimes.io/v1alpha1").then(|| format!("spec.workspace.apiGroup: must be kruntimes.io/v1alpha1, not {:?}", workspace.api_group))
+    (workspace.api_group != API_VERSION).then(|| format!("spec.workspace.apiGroup: must be {API_VERSION}, not {:?}", workspace.api_group))
 }
 
 /// A duration that nobody can read, which a looser CRD lets pass: neither the agent nor the lifecycle could use it.
@@ -170,26 +169,11 @@ fn retry_not_before(run: &Run) -> Option<i64> {
     Some(running.last_transition_time.0.as_millisecond().saturating_add(backoff))
 }
 
-/// A message cut to fewer than [`MESSAGE_BYTES_MAX`] bytes at a character boundary.
-fn bounded(mut message: String) -> String {
-    if message.len() >= MESSAGE_BYTES_MAX {
-        let mut end = MESSAGE_BYTES_MAX - 4;
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        message.truncate(end);
-        message.push('…');
-    }
-    message
-}
-
 /// A Runtime Pod from its API object; `None` without a `runtime` label.
 pub fn pod_object(pod: &Pod) -> Option<PodObject> {
     let meta = &pod.metadata;
     let runtime = meta.labels.as_ref()?.get(LABEL_RUNTIME)?;
-    let status = pod.status.as_ref();
-    let condition = |kind: &str| status.and_then(|s| s.conditions.as_ref()).and_then(|list| list.iter().find(|c| c.type_ == kind));
-    let beat = condition(POD_CONDITION_RUNTIMED_READY);
+    let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms } = PodSigns::of(pod);
     let annotations = meta.annotations.clone().unwrap_or_default();
     let (capacity, bad_capacity) = capacity_of(&annotations);
     Some(PodObject {
@@ -197,11 +181,11 @@ pub fn pod_object(pod: &Pod) -> Option<PodObject> {
         uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
         runtime: Arc::from(runtime.as_str()),
         labels: labels_of(meta.labels.as_ref()),
-        running: status.and_then(|s| s.phase.as_deref()) == Some("Running"),
-        ready: condition("Ready").is_some_and(|c| c.status == "True"),
-        terminating: meta.deletion_timestamp.is_some(),
-        heartbeat_true: beat.is_some_and(|c| c.status == "True" && c.last_probe_time.is_some()),
-        probe_ms: beat.and_then(|c| c.last_probe_time.as_ref()).map(|t| t.0.as_millisecond()),
+        running,
+        ready,
+        terminating,
+        heartbeat_true,
+        probe_ms: probe_time_ms,
         capacity: Arc::new(capacity),
         bad_capacity,
         workspace_agent: annotations.contains_key(ANNOTATION_WORKSPACE_AGENT),

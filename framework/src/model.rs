@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use berth_api::constants::{DEFAULT_RUNS_REQUEST, RESOURCE_RUNS};
+use berth_api::constants::{DEFAULT_RUNS_REQUEST, RESOURCE_RUNS, reason};
 use berth_api::selector::CompiledSelector;
 
+use berth_api::runtime_ready::PodSigns;
 pub use berth_api::runtime_ready::{Now, Verdict as Readiness};
 
 /// Namespace and name of an object.
@@ -40,7 +41,7 @@ pub type Labels = Arc<BTreeMap<String, String>>;
 
 /// What a Run asks for: `runs`, and other resources by name, each a positive integer.
 ///
-/// Source: reference kruntimes §4. Entries of zero are dropped, `runs` absent or zero counts as 1.
+/// Source: reference kruntimes §4.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Requests {
     runs: i64,
@@ -48,9 +49,9 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Normalises `entries`: zeros dropped, `runs` defaulted to 1. Values must be non-negative.
+    /// Positive amounts, as [`berth_api::run::RunSpec::requests`] normalises them; `runs` is 1 if it is not among them.
     pub fn new(entries: impl IntoIterator<Item = (Arc<str>, i64)>) -> Self {
-        let mut others: BTreeMap<Arc<str>, i64> = entries.into_iter().filter(|(_, v)| *v > 0).collect();
+        let mut others: BTreeMap<Arc<str>, i64> = entries.into_iter().collect();
         let runs = others.remove(RESOURCE_RUNS).unwrap_or(DEFAULT_RUNS_REQUEST);
         Self { runs, others: others.into_iter().collect() }
     }
@@ -107,8 +108,8 @@ impl InvalidReason {
     /// The reason as written in the Run's conditions.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::InvalidResources => "InvalidResources",
-            Self::InvalidSpec => "InvalidSpec",
+            Self::InvalidResources => reason::INVALID_RESOURCES,
+            Self::InvalidSpec => reason::INVALID_SPEC,
         }
     }
 }
@@ -157,12 +158,18 @@ pub struct RunObject {
     pub phase: Phase,
     /// `status.assignedPod`.
     pub assigned_pod: Option<Arc<str>>,
-    /// `status.assignedPodUID`.
-    pub assigned_pod_uid: Option<Arc<str>>,
     /// A retried Run (attempt above 1) is not placed before this wall time (reference kruntimes §3.2 step 5, §3.9).
     pub retry_not_before_wall_ms: Option<i64>,
     /// The waiting text that the object shows now: condition reason and message.
     pub shown: Option<Shown>,
+}
+
+impl RunObject {
+    /// Whether another version of the Run asks for the same, so that what was found out for it still holds.
+    pub(crate) fn asks_the_same(&self, other: &Self) -> bool {
+        let Self { labels, requests, affinity, runtime, workspace, .. } = other;
+        (&self.labels, &self.requests, &self.affinity, &self.runtime, &self.workspace) == (labels, requests, affinity, runtime, workspace)
+    }
 }
 
 /// The waiting text an object carries: condition `Scheduled=False` reason and `status.message`.
@@ -203,6 +210,14 @@ pub struct PodObject {
     pub bad_capacity: Vec<(String, String)>,
     /// Annotation `kruntimes.io/workspace-agent`: the Pod's agent honours workspaces.
     pub workspace_agent: bool,
+}
+
+impl PodObject {
+    /// What it says of its availability.
+    pub fn signs(&self) -> PodSigns {
+        let Self { running, ready, terminating, heartbeat_true, probe_ms, .. } = *self;
+        PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms: probe_ms }
+    }
 }
 
 /// Phase of a PersistentWorkspace.

@@ -38,6 +38,16 @@ impl Point {
             Self::Bind => "Bind",
         }
     }
+    /// The point's name in a configuration.
+    pub fn field(self) -> &'static str {
+        match self {
+            Self::PreFilter => "preFilter",
+            Self::Filter => "filter",
+            Self::Score => "score",
+            Self::Reserve => "reserve",
+            Self::Bind => "bind",
+        }
+    }
 }
 
 /// How a plugin, or all plugins of a point, answered: those of kube-scheduler's status codes that exist here. Worst last.

@@ -13,6 +13,7 @@ use crate::config::{
     BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, DEFAULT_BIND_WORKERS, DEFAULT_INITIAL_BACKOFF_S, DEFAULT_MAX_BACKOFF_S, DEFAULT_PROFILE,
     DisabledPlugin, EnabledPlugin, MAX_BACKOFF_S, MAX_BIND_WORKERS, MAX_WEIGHT, PluginConfig, PluginSet, PluginsConfiguration, ProfileConfiguration,
 };
+use crate::observe::Point;
 use crate::plugin::Plugin;
 use crate::profile::{Points, Profile, Profiles, Shadow};
 
@@ -38,7 +39,6 @@ type Build = fn(&serde_json::Value) -> Result<Box<dyn Plugin>, String>;
 struct Registered {
     build: Build,
     schema: fn() -> schemars::Schema,
-    defaults: fn() -> serde_json::Value,
     complete: fn(&serde_json::Value) -> Result<serde_json::Value, String>,
     by_default: bool,
     order: usize,
@@ -56,27 +56,20 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// The extension points, by the names they have in a configuration.
-const POINTS: [&str; 5] = ["preFilter", "filter", "score", "reserve", "bind"];
-
-fn implements(plugin: &dyn Plugin, point: &str) -> bool {
+fn implements(plugin: &dyn Plugin, point: Point) -> bool {
     match point {
-        "preFilter" => plugin.as_pre_filter().is_some(),
-        "filter" => plugin.as_filter().is_some(),
-        "score" => plugin.as_score().is_some(),
-        "reserve" => plugin.as_reserve().is_some(),
-        _ => plugin.as_bind().is_some(),
+        Point::PreFilter => plugin.as_pre_filter().is_some(),
+        Point::Filter => plugin.as_filter().is_some(),
+        Point::Score => plugin.as_score().is_some(),
+        Point::Reserve => plugin.as_reserve().is_some(),
+        Point::Bind => plugin.as_bind().is_some(),
     }
-}
-
-fn set_of<'p>(profile: &'p ProfileConfiguration, point: &str) -> &'p PluginSet {
-    profile.plugins.set(point)
 }
 
 /// A profile's plugins, and those of each point with their weights.
 struct Parts {
     plugins: Vec<(&'static str, Box<dyn Plugin>)>,
-    lists: BTreeMap<&'static str, Vec<(&'static str, i64)>>,
+    lists: BTreeMap<Point, Vec<(&'static str, i64)>>,
 }
 
 /// Collects everything that is wrong.
@@ -114,12 +107,11 @@ impl Registry {
             Ok(Box::new(P::new(args)?))
         };
         let schema = || SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true).into_generator().into_root_schema_for::<P::Args>();
-        let defaults = || serde_json::to_value(P::Args::default()).unwrap_or_default();
         let complete = |args: &serde_json::Value| {
             let args: P::Args = if args.is_null() { P::Args::default() } else { P::Args::deserialize(args).map_err(|e| e.to_string())? };
             serde_json::to_value(args).map_err(|e| e.to_string())
         };
-        self.plugins.insert(P::NAME, Registered { build, schema, defaults, complete, by_default, order });
+        self.plugins.insert(P::NAME, Registered { build, schema, complete, by_default, order });
         self
     }
 
@@ -131,11 +123,6 @@ impl Registry {
     /// JSON schema of a plugin's args.
     pub fn args_schema(&self, name: &str) -> Option<schemars::Schema> {
         self.plugins.get(name).map(|registered| (registered.schema)())
-    }
-
-    /// A plugin's default args.
-    pub fn default_args(&self, name: &str) -> Option<serde_json::Value> {
-        self.plugins.get(name).map(|registered| (registered.defaults)())
     }
 
     fn known(&self, name: &str) -> Result<&'static str, String> {
@@ -225,9 +212,9 @@ impl Registry {
 
     fn complete(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) -> Option<ProfileConfiguration> {
         let Parts { plugins, lists } = self.parts(errors, at, profile)?;
-        let set = |point: &str| {
-            let enabled = |&(name, weight): &(&str, i64)| EnabledPlugin { name: name.to_owned(), weight: (point == "score").then_some(weight) };
-            PluginSet { enabled: lists.get(point).into_iter().flatten().map(enabled).collect(), disabled: Vec::new() }
+        let set = |point: Point| {
+            let enabled = |&(name, weight): &(&str, i64)| EnabledPlugin { name: name.to_owned(), weight: (point == Point::Score).then_some(weight) };
+            PluginSet { enabled: lists.get(&point).into_iter().flatten().map(enabled).collect(), disabled: Vec::new() }
         };
         let of_profile = |(name, _): &(&'static str, _)| plugins.iter().any(|(used, _)| used == name);
         let args = |(name, registered): (&'static str, &Registered)| {
@@ -240,11 +227,11 @@ impl Registry {
             shadow: profile.shadow,
             plugins: PluginsConfiguration {
                 multi_point: PluginSet { enabled: Vec::new(), disabled: vec![DisabledPlugin { name: "*".to_owned() }] },
-                pre_filter: set("preFilter"),
-                filter: set("filter"),
-                score: set("score"),
-                reserve: set("reserve"),
-                bind: set("bind"),
+                pre_filter: set(Point::PreFilter),
+                filter: set(Point::Filter),
+                score: set(Point::Score),
+                reserve: set(Point::Reserve),
+                bind: set(Point::Bind),
             },
             plugin_config: self.in_order().into_iter().filter(of_profile).filter_map(args).collect(),
         })
@@ -257,7 +244,7 @@ impl Registry {
         self.check_args(errors, at, profile);
         let mut plugins: Vec<(&'static str, Box<dyn Plugin>)> = Vec::new();
         for (name, registered) in self.in_order() {
-            let enabled = std::iter::once("multiPoint").chain(POINTS).any(|point| set_of(profile, point).enabled.iter().any(|e| e.name == name));
+            let enabled = profile.plugins.sets().any(|(_, _, set)| set.enabled.iter().any(|e| e.name == name));
             let config = profile.plugin_config.iter().enumerate().find(|(_, c)| c.name == name);
             // Args of a plugin that isn't used must be right all the same.
             if !(registered.by_default || enabled || config.is_some()) {
@@ -282,7 +269,7 @@ impl Registry {
         if errors.0.len() > before {
             return None;
         }
-        let lists: BTreeMap<_, _> = POINTS.iter().map(|point| (*point, merge(profile, point, &plugins, &is_default))).collect();
+        let lists: BTreeMap<_, _> = Point::ALL.into_iter().map(|point| (point, merge(profile, point, &plugins, &is_default))).collect();
         plugins.retain(|(name, _)| lists.values().flatten().any(|(used, _)| used == name));
         Some(Parts { plugins, lists })
     }
@@ -295,10 +282,9 @@ impl Registry {
 
     /// Names, duplicates and weights of every set.
     fn check_sets(&self, errors: &mut Errors, at: &str, profile: &ProfileConfiguration) {
-        for point in std::iter::once("multiPoint").chain(POINTS) {
-            let set = set_of(profile, point);
+        for (name, point, set) in profile.plugins.sets() {
             for (i, plugin) in set.enabled.iter().enumerate() {
-                let path = format!("{at}.plugins.{point}.enabled[{i}]");
+                let path = format!("{at}.plugins.{name}.enabled[{i}]");
                 match self.known(&plugin.name) {
                     Err(message) => errors.add(format!("{path}.name"), message),
                     Ok(_) if set.enabled[..i].iter().any(|other| other.name == plugin.name) => {
@@ -307,15 +293,15 @@ impl Registry {
                     Ok(_) => {}
                 }
                 if let Some(weight) = plugin.weight {
-                    if point != "multiPoint" && point != "score" {
-                        errors.add(format!("{path}.weight"), format!("a weight belongs to score or multiPoint, not to {point}"));
+                    if point.is_some_and(|point| point != Point::Score) {
+                        errors.add(format!("{path}.weight"), format!("a weight belongs to score or multiPoint, not to {name}"));
                     } else if !(1..=MAX_WEIGHT).contains(&weight) {
                         errors.add(format!("{path}.weight"), format!("must be 1 to {MAX_WEIGHT}, not {weight}"));
                     }
                 }
             }
             for (i, plugin) in set.disabled.iter().enumerate() {
-                let path = format!("{at}.plugins.{point}.disabled[{i}].name");
+                let path = format!("{at}.plugins.{name}.disabled[{i}].name");
                 if set.disabled[..i].iter().any(|other| other.name == plugin.name) {
                     errors.add(path, format!("{} is listed twice", plugin.name));
                 } else if plugin.name != "*"
@@ -417,12 +403,12 @@ fn check_points(errors: &mut Errors, at: &str, profile: &ProfileConfiguration, p
         if !plugin.reasons().is_empty() && plugin.events().is_empty() {
             errors.add(format!("{at}: plugin {name}"), "can reject but declares no event that could end a rejection; Plugin::events must not be empty");
         }
-        for point in std::iter::once("multiPoint").chain(POINTS) {
-            for (i, enabled) in set_of(profile, point).enabled.iter().enumerate().filter(|(_, e)| e.name == *name) {
-                let path = format!("{at}.plugins.{point}.enabled[{i}]");
-                if point != "multiPoint" && !implements(&**plugin, point) {
-                    errors.add(format!("{path}.name"), format!("{name} has nothing to do at {point}"));
-                } else if enabled.weight.is_some() && plugin.as_score().is_none() && point == "multiPoint" {
+        for (set_name, point, set) in profile.plugins.sets() {
+            for (i, enabled) in set.enabled.iter().enumerate().filter(|(_, e)| e.name == *name) {
+                let path = format!("{at}.plugins.{set_name}.enabled[{i}]");
+                if point.is_some_and(|point| !implements(&**plugin, point)) {
+                    errors.add(format!("{path}.name"), format!("{name} has nothing to do at {set_name}"));
+                } else if enabled.weight.is_some() && plugin.as_score().is_none() && point.is_none() {
                     errors.add(format!("{path}.weight"), format!("{name} does not score, so it takes no weight"));
                 }
             }
@@ -434,7 +420,7 @@ fn check_points(errors: &mut Errors, at: &str, profile: &ProfileConfiguration, p
 /// disabled; a default that is configured again keeps its place unless it is disabled too, all others follow in order.
 fn merge(
     profile: &ProfileConfiguration,
-    point: &str,
+    point: Point,
     plugins: &[(&'static str, Box<dyn Plugin>)],
     is_default: &dyn Fn(&str) -> bool,
 ) -> Vec<(&'static str, i64)> {
@@ -454,28 +440,28 @@ fn merge(
         list
     };
     let defaults = here.iter().copied().filter(|name| is_default(name)).map(|name| (name, 1)).collect();
-    over(over(defaults, &profile.plugins.multi_point), set_of(profile, point))
+    over(over(defaults, &profile.plugins.multi_point), profile.plugins.at(point))
 }
 
 /// Puts the plugins into the order of the filter point (the order in which Pods are charged) and indexes the points.
 fn assemble(name: &str, parts: Parts) -> Profile {
     let Parts { plugins, lists } = parts;
     let empty = Vec::new();
-    let list = |point: &str| lists.get(point).unwrap_or(&empty);
-    let mut order: Vec<&'static str> = list("filter").iter().map(|(name, _)| *name).collect();
-    for (name, _) in POINTS.iter().flat_map(|point| list(point)) {
+    let list = |point: Point| lists.get(&point).unwrap_or(&empty);
+    let mut order: Vec<&'static str> = list(Point::Filter).iter().map(|(name, _)| *name).collect();
+    for (name, _) in Point::ALL.into_iter().flat_map(list) {
         if !order.contains(name) {
             order.push(name);
         }
     }
     let index = |name: &str| order.iter().position(|known| *known == name);
-    let indices = |point: &str| list(point).iter().filter_map(|(name, _)| index(name)).collect::<Vec<_>>();
+    let indices = |point: Point| list(point).iter().filter_map(|(name, _)| index(name)).collect::<Vec<_>>();
     let points = Points {
-        pre_filters: indices("preFilter"),
-        filters: indices("filter"),
-        scores: list("score").iter().filter_map(|(name, weight)| Some((index(name)?, *weight))).collect(),
-        reserves: indices("reserve"),
-        binds: indices("bind"),
+        pre_filters: indices(Point::PreFilter),
+        filters: indices(Point::Filter),
+        scores: list(Point::Score).iter().filter_map(|(name, weight)| Some((index(name)?, *weight))).collect(),
+        reserves: indices(Point::Reserve),
+        binds: indices(Point::Bind),
     };
     let mut ordered: Vec<(usize, Box<dyn Plugin>)> = plugins.into_iter().filter_map(|(name, plugin)| Some((index(name)?, plugin))).collect();
     ordered.sort_by_key(|(index, _)| *index);

@@ -3,6 +3,7 @@
 //! Rules: specification "与 PersistentWorkspace 的交互"; decisions "WorkspaceFencing". Never terminal: the Run
 //! stays Pending until its workspace changes.
 
+use berth_api::constants::reason::WORKSPACE_NOT_READY;
 use berth_framework::model::{WorkspaceObject, WorkspacePhase};
 use berth_framework::plugin::{Filter, Narrow, Plugin, PreFilter, Prepared, Reason, Rejection, State, WakeCause};
 use berth_framework::profile::PluginType;
@@ -69,7 +70,7 @@ impl Plugin for WorkspaceFencing {
         &[WakeCause::WorkspaceChanged, WakeCause::PodReady, WakeCause::PodDeletedOrRelabelled]
     }
     fn refusal_reason(&self) -> Option<&'static str> {
-        Some("WorkspaceNotReady")
+        Some(WORKSPACE_NOT_READY)
     }
     fn as_pre_filter(&self) -> Option<&dyn PreFilter> {
         Some(self)

@@ -10,7 +10,6 @@
 
 pub mod cli;
 pub mod config;
-pub mod config_file;
 pub mod crds;
 mod explain;
 pub mod serve;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use berth_api::constants::MESSAGE_BYTES_MAX;
 use berth_framework::core::{Attempt, AttemptResult, Effect, FIRST_MESSAGE_AFTER_MS, Standing};
 use berth_framework::diagnosis::WAITING_PREFIX;
 use berth_framework::model::{Phase, RunObject, Shown};
@@ -130,7 +131,7 @@ impl World {
             if self.now.mono_ms < story.since_ms + FIRST_MESSAGE_AFTER_MS {
                 return wrong("before the first second is over");
             }
-            if !shown.message.starts_with(WAITING_PREFIX) || shown.message.len() > 1000 {
+            if !shown.message.starts_with(WAITING_PREFIX) || shown.message.len() >= MESSAGE_BYTES_MAX {
                 return wrong("not a waiting message");
             }
             if story.last.as_ref() == Some(shown) && story.attempts_since == 0 {

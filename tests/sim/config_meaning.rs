@@ -1,5 +1,6 @@
 //! What a configuration means: precedence, what is in force, how it changes placements; the command and the guide tell the same.
 
+use berth_framework::observe::Point;
 use berth_framework::profile::Registry;
 use berth_plugins::Builtin as _;
 use berth_scheduler::config::{self, Loaded};
@@ -103,13 +104,13 @@ fn the_point_wins_over_multi_point_over_the_defaults_and_enabled_over_disabled()
     for (name, plugins, expected) in PRECEDENCE {
         let loaded = load(wrapped(plugins)).unwrap_or_else(|errors| panic!("{name}: {errors:#?}"));
         let plugins = &loaded.effective.profiles[0].plugins;
-        let list = |point: &str| {
+        let list = |point: Point| {
             let word = |plugin: &berth_framework::profile::EnabledPlugin| {
                 plugin.weight.map_or_else(|| plugin.name.clone(), |weight| format!("{}={weight}", plugin.name))
             };
-            plugins.set(point).enabled.iter().map(word).collect::<Vec<_>>().join(" ")
+            plugins.at(point).enabled.iter().map(word).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(["preFilter", "filter", "score", "reserve"].map(list), expected.map(str::to_owned), "{name}");
+        assert_eq!([Point::PreFilter, Point::Filter, Point::Score, Point::Reserve].map(list), expected.map(str::to_owned), "{name}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::constants::MESSAGE_BYTES_MAX;
 use berth_framework::core::{FIRST_MESSAGE_AFTER_MS, WriteOutcome};
 use berth_framework::diagnosis::WAITING_PREFIX;
 use berth_framework::model::{PodObject, RunObject, WorkspaceObject, WorkspacePhase};
@@ -245,7 +246,7 @@ fn a_long_account_is_cut() {
     stage.run(run("w").requests(&wants));
     stage.work();
     let text = stage.text("w");
-    assert!(text.len() <= 1_000 && text.ends_with('…') && text.starts_with(WAITING_PREFIX), "{text}");
+    assert!(text.len() < MESSAGE_BYTES_MAX && text.ends_with('…') && text.starts_with(WAITING_PREFIX), "{text}");
 }
 
 // ---- Runs that wait for each other ---------------------------------------------------------------

@@ -53,7 +53,6 @@ pub fn run(name: &str) -> RunObject {
         invalid: None,
         phase: Phase::Pending,
         assigned_pod: None,
-        assigned_pod_uid: None,
         retry_not_before_wall_ms: None,
         shown: None,
     }

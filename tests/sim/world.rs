@@ -223,7 +223,6 @@ impl World {
             invalid,
             phase: Phase::Pending,
             assigned_pod: None,
-            assigned_pod_uid: None,
             retry_not_before_wall_ms: None,
             shown: None,
         };
@@ -233,7 +232,6 @@ impl World {
 
     fn bring(&self, run: &mut RunObject, state: State) {
         run.assigned_pod = None;
-        run.assigned_pod_uid = None;
         run.retry_not_before_wall_ms = None;
         run.shown = None;
         run.phase = match state {
@@ -245,7 +243,6 @@ impl World {
             State::Held(ms) => run.retry_not_before_wall_ms = Some(self.now.wall_ms + ms),
             State::Active(pod) => {
                 run.assigned_pod = Some(Self::pod_name(pod));
-                run.assigned_pod_uid = self.server.pods.get(&pod).map(|p| p.uid.clone());
             }
             _ => {}
         }
@@ -464,7 +461,6 @@ impl World {
                     Effect::Bind(intent) => {
                         run.phase = Phase::Active;
                         run.assigned_pod = Some(intent.pod.clone());
-                        run.assigned_pod_uid = Some(intent.pod_uid.clone());
                         run.shown = None;
                     }
                     Effect::SetWaiting { shown, .. } => run.shown = Some(shown.clone()),

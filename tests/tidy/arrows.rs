@@ -72,6 +72,67 @@ fn the_core_is_pure() {
 }
 
 #[test]
+fn every_dependency_is_used() {
+    let mut wrong = Vec::new();
+    for package in &metadata().packages {
+        let folder = package.manifest_path.parent().expect("a folder").as_std_path();
+        let sources = sources(folder);
+        for dependency in &package.dependencies {
+            let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
+            let used = sources.iter().any(|text| text.lines().any(|line| names(line.split("//").next().unwrap_or_default(), &name)));
+            // Taken for its features alone: the manifest says so in a comment.
+            let explained = std::fs::read_to_string(&package.manifest_path).expect("a manifest").lines().any(|line| {
+                let same = line.split(['.', ' ', '=']).next() == Some(&dependency.name);
+                same && line.contains("# for its features")
+            });
+            if !used && !explained {
+                wrong.push(format!("{}: {}", package.name, dependency.name));
+            }
+        }
+    }
+    none("dependencies that no source names", &wrong);
+}
+
+/// Whether the code names a crate: the identifier, whole.
+fn names(code: &str, name: &str) -> bool {
+    let part = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        !before.ends_with(part) && !after.starts_with(part)
+    })
+}
+
+/// The Rust sources of a crate; crates below it have a manifest of their own.
+fn sources(folder: &std::path::Path) -> Vec<String> {
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if entry.is_dir() && !entry.join("Cargo.toml").exists() {
+            texts.extend(sources(&entry));
+        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            texts.push(std::fs::read_to_string(&entry).expect("a source"));
+        }
+    }
+    texts
+}
+
+#[test]
+fn every_version_stands_in_the_root() {
+    let mut wrong = Vec::new();
+    for package in &metadata().packages {
+        let manifest = std::fs::read_to_string(&package.manifest_path).expect("a manifest");
+        let mut of_dependencies = false;
+        for (number, line) in manifest.lines().enumerate() {
+            if line.starts_with('[') {
+                of_dependencies = line.trim_end_matches(']').ends_with("dependencies");
+            } else if of_dependencies && !line.trim().is_empty() && !line.starts_with('#') && !line.contains("workspace = true") {
+                wrong.push(format!("{}:{}: {line}", package.manifest_path, number + 1));
+            }
+        }
+    }
+    none("dependencies whose version does not stand in the workspace's manifest", &wrong);
+}
+
+#[test]
 fn every_crate_obeys_the_workspace() {
     let mut wrong = Vec::new();
     for package in &metadata().packages {

@@ -24,6 +24,6 @@ pub use key::ObjectKey;
 
 /// Locks `mutex`; a lock poisoned by a panicked holder is taken over, since every critical section here leaves its
 /// data whole between two statements that can panic.
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -8,7 +8,8 @@ use kube::core::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::constants::{KIND_PERSISTENT_WORKSPACE, KIND_RUN, MESSAGE_BYTES_MAX};
+use crate::constants::{KIND_PERSISTENT_WORKSPACE, KIND_RUN};
+use crate::message::bounded;
 use crate::persistent_workspace::PersistentWorkspace;
 use crate::run::{Run, RunPhase};
 
@@ -101,7 +102,7 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
     object.entry("metadata").or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
     serde_path_to_error::deserialize(&value).map_err(|error| {
         invalid.path = error.path().to_string();
-        invalid.reason = shorten(error.inner().to_string());
+        invalid.reason = bounded(error.inner().to_string());
         invalid.rest = Undecoded(value);
         invalid
     })
@@ -134,24 +135,13 @@ pub(crate) fn integral(number: &serde_json::Number) -> Option<i64> {
     (float.fract() == 0.0 && float.abs() <= EXACT_MAX).then_some(integer)
 }
 
-/// Cuts a text below the limit of messages, between characters.
-fn shorten(mut text: String) -> String {
-    if text.len() >= MESSAGE_BYTES_MAX {
-        let mut end = MESSAGE_BYTES_MAX - 1;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
     use serde_json::json;
 
     use super::*;
+    use crate::constants::MESSAGE_BYTES_MAX;
 
     #[test]
     fn a_refusal_names_the_object_and_the_field() {

@@ -8,6 +8,8 @@ pub mod constants;
 pub mod crds;
 pub mod decode;
 pub mod duration;
+pub mod message;
+pub mod names;
 mod open_enum;
 pub mod persistent_workspace;
 pub mod quantity;
@@ -16,6 +18,6 @@ pub mod run;
 pub mod runtime_ready;
 pub mod selector;
 
-pub use crds::{crds, crds_yaml};
+pub use crds::{crds_yaml, try_crds};
 pub use persistent_workspace::PersistentWorkspace;
 pub use run::Run;

@@ -54,6 +54,37 @@ impl Heartbeat {
     }
 }
 
+/// What a Pod object says of its availability by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodSigns {
+    /// `status.phase` is Running.
+    pub running: bool,
+    /// Condition Ready is True.
+    pub ready: bool,
+    /// Has a `deletionTimestamp`.
+    pub terminating: bool,
+    /// Condition `kruntimes.io/RuntimedReady` is True, and dated.
+    pub heartbeat_true: bool,
+    /// Its `lastProbeTime`, milliseconds since the Unix epoch.
+    pub probe_time_ms: Option<i64>,
+}
+
+impl PodSigns {
+    /// Reads a Pod.
+    pub fn of(pod: &Pod) -> Self {
+        let status = pod.status.as_ref();
+        let condition = |kind: &str| status.and_then(|status| status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind));
+        let beat = condition(POD_CONDITION_RUNTIMED_READY);
+        Self {
+            running: status.and_then(|status| status.phase.as_deref()) == Some("Running"),
+            ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            heartbeat_true: beat.is_some_and(|beat| beat.status == "True" && beat.last_probe_time.is_some()),
+            probe_time_ms: beat.and_then(|beat| beat.last_probe_time.as_ref()).map(|probe| probe.0.as_millisecond()),
+        }
+    }
+}
+
 /// Everything about a Pod that availability depends on, besides the Runtime it belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
@@ -72,21 +103,15 @@ pub struct PodFacts {
 impl PodFacts {
     /// Reads a Pod; `previous` is what was known of the Pod of the same UID.
     pub fn observe(previous: Option<&Self>, pod: &Pod, now: Now) -> Self {
-        let status = pod.status.as_ref();
-        let condition = |kind: &str| status.and_then(|status| status.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind));
-        let beat = condition(POD_CONDITION_RUNTIMED_READY);
+        Self::fold(previous, PodSigns::of(pod), now)
+    }
+
+    /// The same from what was read of it.
+    pub fn fold(previous: Option<&Self>, signs: PodSigns, now: Now) -> Self {
+        let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms } = signs;
         let remembered = previous.and_then(|facts| facts.heartbeat);
-        let heartbeat = match beat.and_then(|beat| beat.last_probe_time.as_ref()) {
-            Some(probe) => Some(Heartbeat::observe(remembered, probe.0.as_millisecond(), now)),
-            None => remembered,
-        };
-        Self {
-            running: status.and_then(|status| status.phase.as_deref()) == Some("Running"),
-            ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
-            terminating: pod.metadata.deletion_timestamp.is_some(),
-            heartbeat_true: beat.is_some_and(|beat| beat.status == "True" && beat.last_probe_time.is_some()),
-            heartbeat,
-        }
+        let heartbeat = probe_time_ms.map_or(remembered, |probe| Some(Heartbeat::observe(remembered, probe, now)));
+        Self { running, ready, terminating, heartbeat_true, heartbeat }
     }
 
     /// Whether the Pod is available, and until when.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
+use crate::names::{LABEL_BYTES_MAX, SUBDOMAIN_BYTES_MAX, is_label_of_any_length};
+
 /// What a [`Requirement`] asks of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Operator {
@@ -148,11 +150,6 @@ fn check_key(key: &str) -> Result<(), SelectorError> {
     Err(SelectorError::Invalid { path: "key".to_owned(), value: format!("{key:?}"), detail: problems.join("; ") })
 }
 
-/// Longest name part of a key and longest value of a label, in bytes.
-const LABEL_BYTES_MAX: usize = 63;
-/// Longest DNS subdomain, in bytes.
-const SUBDOMAIN_BYTES_MAX: usize = 253;
-
 const NAME_PROBLEM: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
      alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
      '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
@@ -179,7 +176,8 @@ fn label_key_problems(key: &str) -> Vec<String> {
                 if prefix.len() > SUBDOMAIN_BYTES_MAX {
                     problems.push(format!("prefix part {}", too_long(SUBDOMAIN_BYTES_MAX)));
                 }
-                if !is_dns1123_subdomain(prefix) {
+                // Of any length, for that is told above.
+                if !prefix.split('.').all(is_label_of_any_length) {
                     problems.push(format!("prefix part {SUBDOMAIN_PROBLEM}"));
                 }
             }
@@ -219,15 +217,6 @@ fn is_label_text(text: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-}
-
-/// A lower-case DNS subdomain, of any length.
-fn is_dns1123_subdomain(text: &str) -> bool {
-    let lower = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    text.split('.').all(|label| {
-        let bytes = label.as_bytes();
-        bytes.first().is_some_and(lower) && bytes.last().is_some_and(lower) && bytes.iter().all(|byte| lower(byte) || *byte == b'-')
-    })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! and owns the log of its Pods' changes, which is what lets verdict tables catch up instead of being rebuilt.
 //!
 //! ```text
-//!              assume()                   confirm()  (informer shows the assignment)
+//!              assume()             informer shows the assignment
 //!   waiting ─────────────► Assumed ─────────────────────────────► Active ──► ended
 //!      ▲                      │                                      │
 //!      └───── release() ◄─────┘  (failed write, Run ended, gone,     └──► waiting (lost Pod, retry)
@@ -118,13 +118,6 @@ pub(crate) enum CacheEvent {
     Workspace(ObjectKey),
     /// A term became somebody's anti-affinity: Runs that it matches form classes of their own.
     AntiTerm(TermId),
-}
-
-/// A placement counted before the API server confirmed it; must be handed back to the cache.
-#[derive(Debug)]
-#[must_use = "an assumption ends in confirm or release"]
-pub(crate) struct Reservation {
-    pub run: RunId,
 }
 
 /// How much was touched, ever: tests hold performance claims against these, not against time.
@@ -321,20 +314,14 @@ impl Cache {
 
     // ---- assumptions -----------------------------------------------------------------------------
 
-    /// Counts a placement before it is written.
-    pub(crate) fn assume(&mut self, run: RunId, pod: PodId) -> Reservation {
+    /// Counts a placement before it is written. It stands until the informer shows it or something else of the Run, or until it is
+    /// released.
+    pub(crate) fn assume(&mut self, run: RunId, pod: PodId) {
         self.enter_pod(run, pod, true);
-        Reservation { run }
-    }
-
-    /// The API server accepted the write: the assumption stands until the informer shows it.
-    pub(crate) fn confirm(&mut self, reservation: Reservation) {
-        let Reservation { run: _ } = reservation;
     }
 
     /// The write failed: what was assumed is free, unless the informer has moved the Run meanwhile.
-    pub(crate) fn release(&mut self, reservation: Reservation) {
-        let Reservation { run } = reservation;
+    pub(crate) fn release(&mut self, run: RunId) {
         if self.run(run).is_some_and(|entry| matches!(entry.place, Place::Assumed(_))) {
             self.leave_pod(run, WakeCause::AssumptionReleased, false);
         }

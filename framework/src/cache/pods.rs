@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::constants::ANNOTATION_CAPACITY_PREFIX;
-use berth_api::runtime_ready::{Heartbeat, PodFacts};
+use berth_api::runtime_ready::PodFacts;
 
 use super::{Cache, CacheEvent, DomainId};
 use crate::affinity_index::TermId;
@@ -26,14 +26,7 @@ impl Cache {
             self.leave_domain(id, WakeCause::PodDeletedOrRelabelled);
         }
         let slot = &mut self.slots[id.0 as usize];
-        let remembered = slot.facts.heartbeat;
-        slot.facts = PodFacts {
-            running: pod.running,
-            ready: pod.ready,
-            terminating: pod.terminating,
-            heartbeat_true: pod.heartbeat_true,
-            heartbeat: pod.probe_ms.map_or(remembered, |probe| Some(Heartbeat::observe(remembered, probe, now))),
-        };
+        slot.facts = PodFacts::fold(Some(&slot.facts), pod.signs(), now);
         slot.rooms.advertise(&pod.capacity);
         slot.object = Some(pod.clone());
         if old.is_none() {

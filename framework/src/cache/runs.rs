@@ -12,16 +12,14 @@ use crate::plugin::WakeCause;
 use crate::views::PodId;
 
 impl Cache {
-    /// A Run was seen. Returns its id and the id of another Run that had its name, now removed.
-    pub(crate) fn apply_run(&mut self, run: Arc<RunObject>) -> (RunId, Option<RunId>) {
-        let mut replaced = None;
+    /// A Run was seen. One of another UID that had its name is gone.
+    pub(crate) fn apply_run(&mut self, run: Arc<RunObject>) -> RunId {
         if let Some(&id) = self.run_ids.get(&run.key) {
             if self.run(id).is_some_and(|entry| entry.object.uid == run.uid) {
                 self.update_run(id, run);
-                return (id, None);
+                return id;
             }
             self.remove_run(id);
-            replaced = Some(id);
         }
         let domain = self.domains.acquire(&run.key.namespace, &run.runtime);
         let labels = self.affinity.acquire_set(&run.key.namespace, &run.labels);
@@ -38,14 +36,13 @@ impl Cache {
         self.run_ids.insert(key, id);
         self.take_terms(id);
         self.settle(id, WakeCause::RunEnded);
-        (id, replaced)
+        id
     }
 
     fn update_run(&mut self, id: RunId, run: Arc<RunObject>) {
         let Some(entry) = self.run_mut(id) else { return };
         let old = std::mem::replace(&mut entry.object, run.clone());
-        let same_shape = old.labels == run.labels && old.requests == run.requests && old.runtime == run.runtime && old.affinity == run.affinity;
-        if !same_shape {
+        if !old.asks_the_same(&run) {
             // Rare (labels, or a neighbour's looser CRD): count it anew.
             let assumed_on = if let Place::Assumed(pod) = entry.place { Some(pod) } else { None };
             // By name: the slot goes when its last Run leaves and there is no Pod.
@@ -107,17 +104,8 @@ impl Cache {
         }
     }
 
-    /// The Run of this key and UID is gone. Returns its id, free for reuse after this call.
-    pub(crate) fn delete_run(&mut self, key: &ObjectKey, uid: &str) -> Option<RunId> {
-        let id = self.run_id(key)?;
-        if self.run(id).is_none_or(|entry| &*entry.object.uid != uid) {
-            return None;
-        }
-        self.remove_run(id);
-        Some(id)
-    }
-
-    fn remove_run(&mut self, id: RunId) {
+    /// The Run is gone; its id is free for reuse.
+    pub(crate) fn remove_run(&mut self, id: RunId) {
         self.leave_pod(id, WakeCause::RunDeleted, false);
         self.drop_terms(id);
         let Some(entry) = self.runs[id.0 as usize].take() else { return };

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use berth_api::constants::reason;
+
 use super::{Attempt, AttemptResult, BindIntent, Core, Effect, InFlight, Kind, ShadowChoice, Standing, WriteId, reference};
 use crate::cache::RunId;
 use crate::cycle::{Choice, Outcome, Wait};
@@ -25,8 +27,8 @@ impl Core {
         let (cause, flush, attempts, queued_ms) = (record.cause.take(), record.flush, record.attempts, record.queued_ms);
         let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms, shadows: Vec::new() });
         if object.cancel_requested {
-            self.terminate(id, &object, "Cancelled", "Cancelled", "cancelled by user".into());
-            return done(AttemptResult::Terminates { phase: "Cancelled", reason: "Cancelled" });
+            self.terminate(id, &object, "Cancelled", reason::CANCELLED, "cancelled by user".into());
+            return done(AttemptResult::Terminates { phase: "Cancelled", reason: reason::CANCELLED });
         }
         if let Some(invalid) = &object.invalid {
             let reason = invalid.reason.as_str();
@@ -85,8 +87,8 @@ impl Core {
             return AttemptResult::Held;
         };
         let note = self.note(id, profile, choice.pod);
-        let reservation = self.cache.assume(id, choice.pod);
-        let write = self.write(id, &object.uid, Kind::Bind(reservation));
+        self.cache.assume(id, choice.pod);
+        let write = self.write(id, &object.uid, Kind::Bind);
         self.effects.push(Effect::Bind(BindIntent { write, run: reference(object), pod, pod_uid: pod_uid.clone(), note }));
         self.stand(id, Standing::Assumed);
         self.under_way(id, write);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::messages;
 use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Sizes, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
 use crate::cycle::{Diagnosis, Outcome};
-use crate::diagnosis;
 use crate::evaluate::{Ask, Depth, prepare};
 use crate::model::{Now, ObjectKey, Shown};
 use crate::profile::Profiles;
@@ -81,9 +81,7 @@ impl Core {
         match self.cycle.attempt(&self.cache, &profile, entry, usize::MAX, &mut ()).0 {
             Outcome::Fits(_) => Some(Judgement { ranked: self.cycle.rank_all(&self.cache, &profile, entry), diagnosis: None, shown: None }),
             Outcome::Waits(wait) => {
-                let reason = wait.diagnosis.refused.as_ref().and_then(|(plugin, _)| profile.refusal_reason(plugin)).unwrap_or("Unschedulable");
-                let message = diagnosis::message(&wait.diagnosis, &runtime, None);
-                let shown = Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) };
+                let shown = messages::shown(&profile, &wait.diagnosis, &runtime, None);
                 Some(Judgement { ranked: Vec::new(), diagnosis: Some(wait.diagnosis), shown: Some(shown) })
             }
         }
@@ -119,11 +117,6 @@ impl Core {
     pub fn sizes(&self) -> Sizes {
         let (label_sets, terms) = self.cache.affinity_sizes();
         Sizes { tables: self.cycle.tables(), label_sets, terms, domains: self.cache.domains(), namespaces: self.namespaces.len() }
-    }
-
-    /// Writes whose answer is awaited.
-    pub fn writes_in_flight(&self) -> usize {
-        self.writes.len()
     }
 
     /// The profiles in force.

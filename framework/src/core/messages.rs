@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
+use berth_api::constants::reason;
 use rustc_hash::FxHashSet;
 
 use super::{Core, Effect, FIRST_MESSAGE_AFTER_MS, Kind, STUCK_EVERY_MS, Standing, reference};
 use crate::cache::RunId;
+use crate::cycle::Diagnosis;
 use crate::diagnosis::{self, Stuck};
 use crate::model::{Now, Shown};
+use crate::profile::Profile;
 
 /// The Runs of a namespace that have a record, and what was found out about them together.
 #[derive(Debug, Default)]
@@ -17,6 +20,12 @@ pub(super) struct Namespace {
     /// Who of them waits in vain, as of the last search.
     pub stuck: Stuck,
     searched_ms: Option<u64>,
+}
+
+/// What a Run that waits for this is told.
+pub(super) fn shown(profile: &Profile, diagnosis: &Diagnosis, runtime: &str, stuck: Option<&str>) -> Shown {
+    let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| profile.refusal_reason(plugin)).unwrap_or(reason::UNSCHEDULABLE);
+    Shown { reason: Arc::from(reason), message: Arc::from(diagnosis::message(diagnosis, runtime, stuck)) }
 }
 
 impl Core {
@@ -60,9 +69,7 @@ impl Core {
         let object = self.cache.run(id)?.object.clone();
         let diagnosis = self.records.get(&id)?.diagnosis.clone()?;
         let stuck = if object.affinity.required.is_empty() { None } else { self.stuck_text(id, &object.key.namespace, now) };
-        let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| self.profiles.of(&object.runtime).refusal_reason(plugin)).unwrap_or("Unschedulable");
-        let message = diagnosis::message(&diagnosis, &object.runtime, stuck.as_deref());
-        Some(Shown { reason: Arc::from(reason), message: Arc::from(message.as_str()) })
+        Some(shown(self.profiles.of(&object.runtime), &diagnosis, &object.runtime, stuck.as_deref()))
     }
 
     fn stuck_text(&mut self, id: RunId, namespace: &Arc<str>, now: Now) -> Option<Arc<str>> {

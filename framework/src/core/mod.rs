@@ -25,7 +25,7 @@ use std::sync::Arc;
 use priority_queue::PriorityQueue;
 use rustc_hash::FxHashMap;
 
-use crate::cache::{Cache, CacheEvent, Place, Reservation, RunId};
+use crate::cache::{Cache, CacheEvent, Place, RunId};
 use crate::cycle::{Cycle, Diagnosis};
 use crate::model::{Delta, Now, ObjectKey, Phase, RunObject, Shown};
 use crate::observe::{Event, Observer, RunIs};
@@ -101,7 +101,7 @@ impl Record {
 
 #[derive(Debug)]
 enum Kind {
-    Bind(Reservation),
+    Bind,
     Waiting(Shown),
     Terminate,
 }
@@ -250,19 +250,14 @@ impl Core {
         if let (Some(id), Some((old, _))) = (known, &before) {
             if old.uid != run.uid {
                 self.forget(id);
-            } else if old.labels != run.labels
-                || old.runtime != run.runtime
-                || old.requests != run.requests
-                || old.affinity != run.affinity
-                || old.workspace != run.workspace
-            {
+            } else if !old.asks_the_same(&run) {
                 // Its class is about to change: take it out while the cache still knows it as it was.
                 if let Some(entry) = self.cache.run(id) {
                     self.waiting.remove(id, entry);
                 }
             }
         }
-        let (id, _) = self.cache.apply_run(run.clone());
+        let id = self.cache.apply_run(run.clone());
         if let Some(record) = self.records.get_mut(&id) {
             record.shown.clone_from(&run.shown);
         }
@@ -287,18 +282,12 @@ impl Core {
         }
         match standing {
             Standing::Assumed | Standing::Terminating => {
-                let _ = self.undo(id, now);
+                self.undo(id, now);
             }
             Standing::Idle => self.enqueue(id, None, now),
             Standing::Waiting => {
                 let urgent = object.cancel_requested || object.invalid.is_some();
-                let changed = old.is_some_and(|old| {
-                    old.labels != object.labels
-                        || old.affinity != object.affinity
-                        || old.requests != object.requests
-                        || old.workspace != object.workspace
-                        || old.runtime != object.runtime
-                });
+                let changed = old.is_some_and(|old| !old.asks_the_same(&object));
                 if urgent || changed {
                     self.leave_queue(id);
                     self.enqueue(id, changed.then_some(WakeCause::OwnLabelsChanged), now);
@@ -316,24 +305,23 @@ impl Core {
     }
 
     /// Somebody made the Run Pending again after what we wrote: it starts anew, and what was assumed is free.
-    fn undo(&mut self, id: RunId, now: Now) -> bool {
+    fn undo(&mut self, id: RunId, now: Now) {
         let written = self.records.get(&id).and_then(|record| record.written_version.as_ref());
         let undone = |object: &RunObject| object.phase == Phase::Pending && written.is_some_and(|written| newer(&object.resource_version, written));
-        let Some(entry) = self.cache.run(id).filter(|entry| undone(&entry.object)) else { return false };
+        let Some(entry) = self.cache.run(id).filter(|entry| undone(&entry.object)) else { return };
         let deleting = entry.object.deleting;
-        self.cache.release(Reservation { run: id });
+        self.cache.release(id);
         self.stand(id, Standing::Idle);
         if !deleting {
             self.enqueue(id, None, now);
         }
-        true
     }
 
     fn delete_run(&mut self, key: &ObjectKey, uid: &str) -> Event {
         let known = self.cache.run_id(key).and_then(|id| Some((id, RunIs::of(&self.cache.run(id).filter(|entry| &*entry.object.uid == uid)?.object))));
         if let Some((id, _)) = known {
             self.forget(id);
-            self.cache.delete_run(key, uid);
+            self.cache.remove_run(id);
         }
         Event::of_run(known.map_or(RunIs::Nothing, |(_, before)| before), RunIs::Nothing)
     }
@@ -462,14 +450,13 @@ impl Core {
         if let WriteOutcome::Applied(version) = outcome {
             record.errors = 0;
             record.written_version = Some(version);
-            if let (false, Kind::Bind(reservation)) = (self.undo(run, now), kind) {
-                self.cache.confirm(reservation);
-            }
+            // What is assumed stands until the informer shows it, unless that has shown that it was undone.
+            self.undo(run, now);
             return;
         }
-        if let Kind::Bind(reservation) = kind {
+        if let Kind::Bind = kind {
             self.stats.bind_conflicts += u64::from(outcome == WriteOutcome::Conflict);
-            self.cache.release(reservation);
+            self.cache.release(run);
         }
         if self.cache.run(run).is_some_and(|entry| entry.object.deleting) {
             self.stand(run, Standing::Idle);

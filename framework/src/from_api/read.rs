@@ -2,12 +2,13 @@
 
 use berth_api::Run;
 use berth_api::decode::{self, InvalidObject};
+use berth_api::message::bounded;
 use berth_api::run::{RunPhase, RunSpec, RunStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::{bounded, run_object};
+use super::run_object;
 use crate::model::{InvalidReason, InvalidRun, Phase, RunObject};
 
 /// A Run, whole or as much of it as can be read.

@@ -200,7 +200,7 @@ fn judge(profiles: Profiles, judged_by: String, live: Live, at: Timestamp) -> an
     if let Some(workspace) = live.workspace {
         core.handle(Input::Workspace(Delta::Applied(Arc::new(workspace))), now);
     }
-    let asked = RunObject { phase: Phase::Pending, assigned_pod: None, assigned_pod_uid: None, ..stored.clone() };
+    let asked = RunObject { phase: Phase::Pending, assigned_pod: None, ..stored.clone() };
     core.handle(Input::Run(Delta::Applied(Arc::new(asked))), now);
     let key = stored.key.clone();
     let judged = core.judge(&key).zip(core.explain(&key));

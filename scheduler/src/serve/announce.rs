@@ -1,7 +1,7 @@
 //! Kubernetes Events of the scheduler: what happened to a Run, for `kubectl describe`; bounded and off the critical path.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use berth_api::Run;
 use berth_framework::core::RunRef;
@@ -9,6 +9,7 @@ use berth_framework::model::{PodObject, Shown};
 use berth_runtime::apiclient::CallError;
 use berth_runtime::events::{EventType, Occurrence, Recorder, Regarding};
 use berth_runtime::informer::{Change, Informer};
+use berth_runtime::lock;
 use k8s_openapi::api::core::v1::Pod;
 use rustc_hash::FxHashSet;
 
@@ -70,7 +71,7 @@ impl Announcer {
 
     /// A Run waits; told once per Run and reason.
     pub fn failed_scheduling(&self, run: &RunRef, shown: &Shown) {
-        let first = self.told.lock().unwrap_or_else(PoisonError::into_inner).first(&run.uid, &shown.reason);
+        let first = lock(&self.told).first(&run.uid, &shown.reason);
         if first {
             self.publish(run, EventType::Warning, "FailedScheduling", format!("{}: {}", shown.reason, shown.message));
         }

@@ -1,7 +1,7 @@
 //! The metrics of `berth serve`, all in one registry; kube-scheduler's and client-go's names where the meaning is the same
 //! (reference kube-scheduler §2). Every label value comes from a closed set: plugins, reasons, causes, profiles, verbs, HTTP codes.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use berth_framework::Counts;
@@ -10,6 +10,7 @@ use berth_framework::plugin::WakeCause;
 use berth_framework::profile::Profiles;
 use berth_runtime::apiclient::{Call, CallObserver, Outcome, Verb};
 use berth_runtime::informer::InformerStats;
+use berth_runtime::lock;
 use berth_runtime::workqueue::{QueueObserver, QueueStats};
 use prometheus::core::Collector;
 use prometheus::{
@@ -408,11 +409,6 @@ fn source_of(cause: WakeCause) -> Option<&'static str> {
         WakeCause::RunEnded | WakeCause::RunDeleted => Some("capacity_released"),
         _ => None,
     }
-}
-
-/// A lock poisoned by a panicked holder is taken over: what it guards is whole between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn set(gauge: &IntGauge, value: usize) {

@@ -288,11 +288,10 @@ impl Simulation {
     /// Stores what the core wants written, as an API server that never fails.
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Bind(BindIntent { write, run, pod, pod_uid, .. }) => {
+            Effect::Bind(BindIntent { write, run, pod, .. }) => {
                 let Some(index) = self.store(&run, |object| {
                     object.phase = Phase::Active;
                     object.assigned_pod = Some(pod);
-                    object.assigned_pod_uid = Some(pod_uid);
                     object.shown = None;
                 }) else {
                     return;

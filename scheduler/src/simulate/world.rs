@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use berth_api::constants::{API_VERSION, GROUP, KIND_PERSISTENT_WORKSPACE, KIND_RUN, LABEL_RUNTIME, POD_CONDITION_RUNTIMED_READY};
+use berth_api::names::{is_dns_label, is_dns_subdomain};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_api::rules::{self, FieldError};
 use berth_api::run::{RunPhase, RunStatus};
@@ -290,27 +291,16 @@ fn told(found: &Found<'_>, problems: &[(String, String)]) -> String {
 fn name_problems(value: &Value) -> Vec<(String, String)> {
     let meta = value.get("metadata");
     let mut problems = Vec::new();
-    for (field, chars_max, dots) in [("name", 253, true), ("namespace", 63, false)] {
+    let rules: [(_, fn(&str) -> bool, _); 2] = [("name", is_dns_subdomain, "subdomain"), ("namespace", is_dns_label, "label")];
+    for (field, is_right, what) in rules {
         let problem = match meta.and_then(|meta| meta.get(field)) {
             None | Some(Value::Null) => Some("is required".to_owned()),
-            Some(Value::String(text)) => {
-                (!is_dns_name(text, chars_max, dots)).then(|| format!("{text:?} is not a DNS-1123 {}", if dots { "subdomain" } else { "label" }))
-            }
+            Some(Value::String(text)) => (!is_right(text)).then(|| format!("{text:?} is not a DNS-1123 {what}")),
             Some(_) => Some("must be a string".to_owned()),
         };
         problems.extend(problem.map(|problem| (format!("metadata.{field}"), problem)));
     }
     problems
-}
-
-fn is_dns_name(text: &str, chars_max: usize, dots: bool) -> bool {
-    let label = |label: &str| {
-        !label.is_empty()
-            && label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= chars_max && if dots { text.split('.').all(label) } else { label(text) }
 }
 
 fn key_of(value: &Value) -> ObjectKey {

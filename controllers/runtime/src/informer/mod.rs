@@ -131,14 +131,6 @@ impl<T: Send + Sync + 'static> Informer<T> {
         })?
     }
 
-    /// What is wrong with the object of that name, if there is one and it doesn't decode.
-    pub fn get_invalid(&self, key: &ObjectKey) -> Option<Invalid> {
-        self.shared.store.get(key, |entry| match entry {
-            Entry::Valid(_) => None,
-            Entry::Invalid(invalid) => Some(invalid.clone()),
-        })?
-    }
-
     /// Every decodable object, in no order. A copy, made shard by shard: not one moment's picture while the watch runs.
     pub fn list(&self) -> Vec<Stored<T>> {
         self.shared.store.valid()

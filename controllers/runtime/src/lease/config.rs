@@ -2,12 +2,11 @@
 
 use crate::apiclient::Limits;
 use crate::backoff::random;
+use berth_api::names::is_dns_subdomain;
 use std::time::Duration;
 
 /// Longest jitter of RetryPeriod, as a factor on top of it (client-go's JitterFactor).
 pub(super) const JITTER_FACTOR: f64 = 1.2;
-/// Longest name of a Lease: a DNS subdomain.
-const NAME_BYTES_MAX: usize = 253;
 
 /// One candidate of an election. The defaults are client-go's and kube-scheduler's: 15 s, 10 s, 2 s.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,8 +77,7 @@ impl ElectionConfig {
                 return Err(InvalidElection::Empty(what));
             }
         }
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-        if self.name.len() > NAME_BYTES_MAX || !self.name.bytes().all(plain) {
+        if !is_dns_subdomain(&self.name) {
             return Err(InvalidElection::Name(self.name.clone()));
         }
         let (lease, renew, retry) = (self.lease, self.renew, self.retry);
@@ -152,6 +150,7 @@ mod tests {
         assert_eq!(ElectionConfig::new("a", "", "c").validate(), Err(InvalidElection::Empty("the name of the Lease")));
         assert_eq!(ElectionConfig::new("a", "b", "").validate(), Err(InvalidElection::Empty("the identity")));
         assert_eq!(ElectionConfig::new("a", "B", "c").validate(), Err(InvalidElection::Name("B".to_owned())));
+        assert_eq!(ElectionConfig::new("a", "-b", "c").validate(), Err(InvalidElection::Name("-b".to_owned())));
         assert_eq!(ElectionConfig::new("a", "../x", "c").validate(), Err(InvalidElection::Name("../x".to_owned())));
         assert!(ElectionConfig::new("a", "berth.kruntimes.io", "c").validate().is_ok());
     }

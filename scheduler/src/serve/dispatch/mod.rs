@@ -11,13 +11,13 @@ mod queue;
 mod refused;
 mod send;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use berth_framework::core::{WriteId, WriteOutcome};
-use berth_runtime::Clock;
 use berth_runtime::informer::Informer;
 use berth_runtime::lease::Fence;
+use berth_runtime::{Clock, lock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -76,11 +76,6 @@ struct Shared {
     refused: Mutex<Refused>,
     workers: usize,
     tools: Tools,
-}
-
-/// A lock poisoned by a panicked holder is taken over: every critical section here leaves its data whole.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Dispatcher {

@@ -21,6 +21,7 @@ use berth_framework::core::{RunRef, WriteOutcome};
 use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, read, status_merge_patch};
 use berth_runtime::backoff::Backoff;
 use berth_runtime::lease::NotLeader;
+use berth_runtime::lock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::GetParams;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::objects::store_key;
 use super::intent::{Intent, What};
-use super::{Shared, lock, refused};
+use super::{Shared, refused};
 
 /// Between repetitions.
 const AGAIN: Backoff = Backoff { min: Duration::from_millis(100), max: Duration::from_secs(2), jitter_percent: 50 };

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use berth_runtime::lock;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -60,7 +61,7 @@ struct Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.connections.open);
         open.all -= 1;
         if let Some(of_peer) = open.by_peer.get_mut(&self.peer) {
             *of_peer -= 1;
@@ -78,7 +79,7 @@ impl Connections {
     }
 
     fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         let of_peer = open.by_peer.get(&peer).copied().unwrap_or(0);
         if open.all >= CONNECTIONS_MAX || of_peer >= PER_PEER_MAX {
             return None;

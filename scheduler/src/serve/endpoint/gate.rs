@@ -7,13 +7,14 @@
 //! of it under a key of this process.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use berth_runtime::lock;
 use k8s_openapi::api::authentication::v1::UserInfo;
 use kube::Client;
 use lru::LruCache;
@@ -233,10 +234,6 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 fn matches(open: &str, path: &str) -> bool {
     open.strip_suffix('*').map_or(open == path, |start| path.starts_with(start))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
