@@ -91,21 +91,19 @@ impl<'c> Ask<'c> {
                 continue;
             }
             let state = self.prepares.state(plugin, depth != Depth::Shape);
-            let (mut asked, mut left) = (0, 0);
+            let mut asked = 0;
             for (pod, verdict) in pods.iter().zip(&mut verdicts).filter(|(_, verdict)| verdict.is_ok()) {
                 if let Some(narrow) = narrow.filter(|narrow| !narrow.pods.contains(&pod.id)) {
                     *verdict = Err((plugin, narrow.rejection.clone()));
                 } else if let Some(filter) = filter {
                     asked += 1;
-                    match filter.filter(state, self.run, *pod) {
-                        Ok(()) => left += 1,
-                        Err(rejection) => *verdict = Err((plugin, rejection)),
+                    if let Err(rejection) = filter.filter(state, self.run, *pod) {
+                        *verdict = Err((plugin, rejection));
                     }
                 }
             }
             if asked > 0 {
-                let status = if left > 0 { Status::Success } else { Status::Unschedulable };
-                observer.lap(Lap::Plugin { point: Point::Filter, plugin, status, asked });
+                observer.lap(Lap::Plugin { point: Point::Filter, plugin, status: Status::Success, asked });
             }
         }
         verdicts

@@ -50,16 +50,17 @@ impl Point {
     }
 }
 
-/// How a plugin, or all plugins of a point, answered: those of kube-scheduler's status codes that exist here. Worst last.
+/// How a plugin, or all plugins of a point, answered: those of kube-scheduler's status codes that exist here. Worst last. To say no to Pods is
+/// how Filter works: there it is Success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Status {
-    /// Yes, or at least one Pod is left.
+    /// It did what it is for.
     #[default]
     Success,
-    /// No, or no Pod of those that were asked about is left.
+    /// It said no to the chosen Pod.
     Unschedulable,
-    /// No, whatever the Pods are.
+    /// It said no, whatever the Pods are.
     UnschedulableAndUnresolvable,
 }
 

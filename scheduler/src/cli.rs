@@ -41,6 +41,9 @@ enum Command {
     Config(config::ConfigArgs),
     /// Prints the CustomResourceDefinitions of Run and PersistentWorkspace
     Crds(crds::CrdsArgs),
+    /// Prints every metric of `serve` as Markdown
+    #[command(hide = true)]
+    Metrics,
 }
 
 /// The whole of a `main`: reads the command line of the process and runs it with the plugins of `registry`.
@@ -80,6 +83,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
         Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
         Command::Explain(args) => explain::run(&args, &registry, *out, *err).map_err(|error| (EXIT_USAGE, error)),
         Command::Config(args) => config::run(&args, &registry, *input, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_USAGE, error)),
+        Command::Metrics => print_metrics(*out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
         Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
     };
     match result {
@@ -91,6 +95,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
             code
         }
     }
+}
+
+fn print_metrics(out: &mut dyn Write) -> anyhow::Result<()> {
+    write!(out, "{}", serve::metrics::reference::reference()?)?;
+    Ok(())
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -68,7 +68,7 @@ fn a_placement_by_table_tells_each_plugin_once_however_many_pods_there_are() {
     // Of the same shape: only the Pod that changed is looked at, and it is full.
     stage.run(run("b"));
     assert_eq!(stage.placed().len(), 1);
-    let looked = ["Filter host", "Filter RuntimeReady 1", "Filter WorkspaceFencing 1", "Filter RunAffinity 1", "Filter Capacity 1 Unschedulable"];
+    let looked = ["Filter host", "Filter RuntimeReady 1", "Filter WorkspaceFencing 1", "Filter RunAffinity 1", "Filter Capacity 1"];
     let expected: Vec<&str> = ["start 0"].into_iter().chain(PRE).chain(looked).chain(["Filter host", "decided by Score"]).chain(RESERVE).collect();
     assert_eq!(laps.take(), expected);
 }

@@ -16,6 +16,7 @@ mod points;
 mod queue;
 mod random;
 mod search;
+mod series;
 mod simulate_cli;
 mod stage;
 mod wakeups;

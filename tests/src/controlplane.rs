@@ -245,6 +245,17 @@ impl ControlPlane {
         &self.scratch
     }
 
+    /// A binary of this Kubernetes.
+    pub fn binary(&self, name: &str) -> Result<PathBuf> {
+        Ok(binaries(&[name])?.join(name))
+    }
+
+    /// Flags of a Kubernetes component that serves with the API server's certificate.
+    #[must_use]
+    pub fn serving_certificate(&self) -> [String; 2] {
+        [flag("--tls-cert-file", &self.pki.server), flag("--tls-private-key-file", &self.pki.server_key)]
+    }
+
     /// What the API server was asked.
     #[must_use]
     pub fn audit(&self) -> Audit {

@@ -24,3 +24,12 @@ fn deploy_crds_is_what_the_types_say() {
     let stale: Vec<String> = stale.into_iter().cloned().collect();
     none("files of deploy/crds that `make crds` would change", &stale);
 }
+
+#[test]
+fn docs_metrics_tells_every_metric() {
+    let guide = std::fs::read_to_string(checkout().join("docs/metrics.md")).expect("docs/metrics.md");
+    let (_, told) = guide.split_once("<!-- metrics -->\n").expect("<!-- metrics -->");
+    let (told, _) = told.split_once("<!-- end of metrics -->").expect("<!-- end of metrics -->");
+    let generated = berth_scheduler::serve::metrics::reference::reference().expect("definitions");
+    assert_eq!(told.trim(), generated.trim(), "replace that part of docs/metrics.md by what `berth metrics` prints");
+}

@@ -125,12 +125,12 @@ async fn readyz(State(views): State<Arc<Views>>) -> Response {
 
 async fn metrics(State(views): State<Arc<Views>>) -> Response {
     for (name, stats) in views.informers() {
-        views.metrics.informer(name, &stats);
+        views.metrics.client.informer(name, &stats);
     }
-    views.metrics.workqueue(views.binder.name(), &views.binder.stats());
+    views.metrics.client.workqueue(views.binder.name(), &views.binder.stats());
     let events = views.recorder.stats();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
-    views.metrics.events(load(&events.written), load(&events.dropped), load(&events.failed));
+    views.metrics.client.events(load(&events.written), load(&events.dropped), load(&events.failed));
     encoded(&views.metrics)
 }
 

@@ -95,7 +95,7 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     listen_to_signals(shutdown.clone())?;
     // From here on it does not end the process.
     let hangup = signal(SignalKind::hangup())?;
-    let endpoint = Arc::new(Endpoint::new(&args.endpoint, listener, &client, metrics.registry()).await?);
+    let endpoint = Arc::new(Endpoint::new(&args.endpoint, listener, &client, &metrics).await?);
     let first = match (first, &source) {
         (None, Source::ConfigMap(name)) => configuration::from_config_map(name, &registry, &client, &endpoint, &metrics, &shutdown).await?,
         (first, _) => first,
@@ -122,7 +122,7 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
 fn traces(args: &ServeArgs, metrics: &Metrics) -> anyhow::Result<Option<(Traces, Exporter)>> {
     let settings = traces::Settings::read(args.otlp_endpoint.as_deref(), |name| std::env::var(name).ok()).map_err(Misconfigured)?;
     let Some(settings) = settings else { return Ok(None) };
-    let made = Traces::new(&settings, &instance(), metrics.registry()).map_err(|error| Misconfigured(format!("traces: {error:#}")))?;
+    let made = Traces::new(&settings, &instance(), metrics).map_err(|error| Misconfigured(format!("traces: {error:#}")))?;
     tracing::info!(receiver = settings.receiver(), "traces are sent");
     Ok(Some(made))
 }

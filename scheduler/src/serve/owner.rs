@@ -14,7 +14,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use berth_framework::core::{AttemptResult, Core, Effect, Input, QueueLengths, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
-use berth_framework::observe::{Lap, Observer};
 use berth_runtime::Clock;
 use berth_runtime::informer::{Delta, Informer, Stored};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -24,6 +23,7 @@ use super::configuration::Reconfigure;
 use super::dispatch::intent::{Intent, Origin};
 use super::dispatch::{Dispatcher, Settled};
 use super::metrics::Metrics;
+use super::metrics::cycle::Recorder;
 use super::objects::{SeenRun, SeenWorkspace, model_key, store_key};
 use super::shadow::ShadowLog;
 use super::traces::Traces;
@@ -152,29 +152,6 @@ pub struct Owner {
     stopping: bool,
 }
 
-/// Times the stages of attempts.
-struct Timer {
-    metrics: Arc<Metrics>,
-    start: Instant,
-    decided: Duration,
-    cycle_ns: Arc<AtomicU64>,
-}
-
-impl Observer for Timer {
-    fn lap(&mut self, lap: Lap) {
-        match lap {
-            Lap::AttemptStart { .. } => self.start = Instant::now(),
-            Lap::Decided(_) => self.decided = self.start.elapsed(),
-            Lap::AttemptEnd => {
-                let all = self.start.elapsed();
-                self.cycle_ns.store(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-                self.metrics.cycle(self.decided, all);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// Takes what is there of one channel, at most [`INPUTS_AT_ONCE`].
 macro_rules! take {
     ($owner:ident, $channel:ident, $handle:ident) => {{
@@ -190,10 +167,9 @@ macro_rules! take {
 
 impl Owner {
     /// An owner of `core`.
-    pub fn new(mut core: Core, inputs: Inputs, tools: Tools) -> Self {
+    pub fn new(core: Core, inputs: Inputs, tools: Tools) -> Self {
         let cycle_ns = Arc::<AtomicU64>::default();
         let Tools { runs, dispatcher, clock, metrics, pulse, turn, began, traces } = tools;
-        core.observe(Box::new(Timer { metrics: metrics.clone(), start: Instant::now(), decided: Duration::ZERO, cycle_ns: cycle_ns.clone() }));
         let default_profile = Arc::from("");
         let mut owner = Self {
             core,
@@ -312,7 +288,7 @@ impl Owner {
                 Some(attempt) => {
                     let profile = self.profile_of(&attempt.key);
                     let took = Duration::from_nanos(self.cycle_ns.load(Ordering::Relaxed));
-                    self.metrics.attempted(attempt, &profile, took);
+                    self.metrics.attempts.attempted(attempt, &profile, took);
                     self.shadows.saw(attempt);
                     tell(attempt);
                     let traced = self.traces.as_ref().zip(start);
@@ -353,13 +329,17 @@ impl Owner {
     fn publish(&self) {
         // For who stands by, nothing is pending: the one that places tells what is.
         let queue = if self.turn.epoch().is_some() { self.core.queue() } else { QueueLengths::default() };
-        self.metrics.core(self.core.stats(), queue, self.core.counts(), self.dispatcher.pending());
+        self.metrics.core.core(&self.core, queue, self.dispatcher.pending());
     }
 
     // ---- inputs ----------------------------------------------------------------------------------
 
     fn input(&mut self, input: Input) {
-        self.core.handle(input, self.clock.now());
+        let now = self.clock.now();
+        let start = Instant::now();
+        if let Some(event) = self.core.handle(input, now) {
+            self.metrics.cycles.handled(event, start.elapsed());
+        }
     }
 
     fn answered(&mut self, settled: Settled) {
@@ -399,7 +379,9 @@ impl Owner {
         self.default_profile = Arc::from(profiles.of("").name.as_str());
         self.only_profile = profiles.iter().count() == 1;
         self.metrics.profiles_are(profiles);
+        let recorder = Recorder::new(self.metrics.cycles.clone(), profiles, self.cycle_ns.clone());
         self.shadows.only(profiles.shadows().iter().map(|shadow| shadow.profile.name.as_str()));
+        self.core.observe(Box::new(recorder));
     }
 
     fn asked(&mut self, question: Question) {

@@ -99,6 +99,8 @@ pub struct Call<'a> {
     /// Plural and subresource, `runs` or `runs/status`; empty for a path that is no resource. Comes from our own
     /// request paths, so its values are few.
     pub resource: &'a str,
+    /// Host and port of the API server.
+    pub host: &'a str,
     /// How it ended.
     pub outcome: Outcome,
     /// From request to headers.
@@ -120,13 +122,14 @@ impl CallObserver for () {
 #[derive(Clone)]
 pub struct CallLayer {
     limits: Limits,
+    host: Arc<str>,
     observer: Arc<dyn CallObserver>,
 }
 
 impl CallLayer {
-    /// Bounds by `limits`, reports to `observer`.
-    pub fn new(limits: Limits, observer: Arc<dyn CallObserver>) -> Self {
-        Self { limits, observer }
+    /// Bounds by `limits` what is asked of `host`, reports to `observer`.
+    pub fn new(limits: Limits, host: &str, observer: Arc<dyn CallObserver>) -> Self {
+        Self { limits, host: host.into(), observer }
     }
 }
 
@@ -170,7 +173,7 @@ where
         };
         let start = Instant::now();
         let streams = target.verb == Verb::Watch;
-        let mut report = Report { observer: self.layer.observer.clone(), target, start, outcome: Outcome::Cancelled };
+        let mut report = Report { observer: self.layer.observer.clone(), host: self.layer.host.clone(), target, start, outcome: Outcome::Cancelled };
         let answer = self.inner.call(request);
         Box::pin(async move {
             let response = match tokio::time::timeout_at(start + limit, answer).await {
@@ -188,6 +191,7 @@ where
 /// Reports its request when dropped, so that a cancelled one is counted too.
 struct Report {
     observer: Arc<dyn CallObserver>,
+    host: Arc<str>,
     target: Target,
     start: Instant,
     outcome: Outcome,
@@ -196,7 +200,7 @@ struct Report {
 impl Drop for Report {
     fn drop(&mut self) {
         let Target { verb, resource } = &self.target;
-        self.observer.called(&Call { verb: *verb, resource, outcome: self.outcome, duration: self.start.elapsed() });
+        self.observer.called(&Call { verb: *verb, resource, host: &self.host, outcome: self.outcome, duration: self.start.elapsed() });
     }
 }
 

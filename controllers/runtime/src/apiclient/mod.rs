@@ -68,8 +68,15 @@ pub fn client(mut config: Config, limits: Limits, observer: Arc<dyn CallObserver
     config.read_timeout = Some(limits.silence);
     // Without this, the time a pooled connection sat idle counts against the next answer.
     config.reset_reader_on_write = true;
+    let host = host_of(&config.cluster_url);
     let builder = ClientBuilder::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-    Ok(builder.with_layer(&CallLayer::new(limits, observer)).build())
+    Ok(builder.with_layer(&CallLayer::new(limits, &host, observer)).build())
+}
+
+/// Host, and port if it is told; without a user's name or password.
+fn host_of(url: &http::Uri) -> String {
+    let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
+    format!("{}{port}", url.host().unwrap_or_default())
 }
 
 /// How often and how long a read is tried again.
@@ -177,7 +184,7 @@ pub(crate) mod testing {
                 Ok(Response::builder().status(code).body(body).unwrap())
             }
         });
-        ClientBuilder::new(service, "default").with_layer(&CallLayer::new(limits, observer)).build()
+        ClientBuilder::new(service, "default").with_layer(&CallLayer::new(limits, "server", observer)).build()
     }
 }
 

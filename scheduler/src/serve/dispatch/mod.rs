@@ -162,12 +162,12 @@ impl Shared {
                 let latency = Duration::from_millis(origin.queued_for_ms) + waited;
                 let remarked = (!remarks.is_empty()).then(|| remarks.join("; "));
                 tracing::info!(run = %run.key, %pod, attempt = origin.attempts, latency_ms = latency.as_millis(), remarks = remarked, "run placed");
-                metrics.bound(&origin.profile, waited, latency, origin.attempts);
+                metrics.attempts.bound(&origin.profile, waited, latency, origin.attempts);
                 self.tools.announcer.scheduled(run, pod, remarks);
             }
             (What::Bind { pod, .. }, failed) => {
                 tracing::debug!(run = %run.key, %pod, outcome = word(failed), "bind without effect");
-                metrics.bind_failed(&origin.profile, failed, waited);
+                metrics.attempts.bind_failed(&origin.profile, failed, waited);
             }
             (What::Terminate { phase, reason, message }, WriteOutcome::Applied(_)) => {
                 tracing::info!(run = %run.key, phase, reason, %message, "run ended");
@@ -178,7 +178,7 @@ impl Shared {
             }
             (_, failed) => tracing::debug!(run = %run.key, write = intent.kind(), outcome = word(failed), "write without effect"),
         }
-        metrics.written(intent.kind(), word(outcome));
+        metrics.client.written(intent.kind(), word(outcome));
     }
 
     fn now(&self) -> Time {

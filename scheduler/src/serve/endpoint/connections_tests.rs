@@ -4,11 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::routing::get;
-use prometheus::Registry;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpSocket;
 use tokio_util::sync::DropGuard;
 
+use super::super::super::metrics::Metrics;
 use super::super::tls::Tls;
 use super::*;
 
@@ -20,7 +20,7 @@ struct World {
 
 impl World {
     async fn start(tls: bool) -> Self {
-        let connections = Arc::new(Connections::new(EndpointMetrics::new(&Registry::new()).unwrap()));
+        let connections = Arc::new(Connections::new(EndpointMetrics::new(&Metrics::new().unwrap()).unwrap()));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
@@ -147,7 +147,7 @@ async fn one_address_cannot_take_every_place_and_places_come_back() {
 
 #[tokio::test]
 async fn all_addresses_together_have_a_limit() {
-    let connections = Arc::new(Connections::new(EndpointMetrics::new(&Registry::new()).unwrap()));
+    let connections = Arc::new(Connections::new(EndpointMetrics::new(&Metrics::new().unwrap()).unwrap()));
     let peer = |n: usize| IpAddr::from(Ipv4Addr::from(u32::try_from(n).unwrap()));
     let places: Vec<_> = (0..CONNECTIONS_MAX).map(|n| connections.place(peer(n)).unwrap()).collect();
     assert!(connections.place(peer(CONNECTIONS_MAX)).is_none());

@@ -12,6 +12,7 @@ use kube::client::Body as ClientBody;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+use super::super::super::metrics::Metrics;
 use super::*;
 
 /// What the API server answers to reviews, and how many of each it saw.
@@ -61,7 +62,7 @@ fn settings() -> Settings {
 fn gate_of(api: &Arc<Api>) -> Arc<Gate> {
     let server = api.clone();
     let client = Client::new(tower::service_fn(move |request| serve(server.clone(), request)), "default");
-    Arc::new(Gate::new(settings(), client, EndpointMetrics::new(&prometheus::Registry::new()).unwrap()).unwrap())
+    Arc::new(Gate::new(settings(), client, EndpointMetrics::new(&Metrics::new().unwrap()).unwrap()).unwrap())
 }
 
 /// Code and body of a request with that `Authorization`.

@@ -1,6 +1,8 @@
 //! What is measured about the endpoints. kube's names where the meaning is the same.
 
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry};
+use prometheus::{IntCounterVec, IntGauge, Opts};
+
+use super::super::metrics::Metrics;
 
 /// See the module. Clones count together.
 #[derive(Clone)]
@@ -16,14 +18,14 @@ pub struct EndpointMetrics {
 }
 
 impl EndpointMetrics {
-    /// All of them, at zero, in `registry`.
+    /// All of them, at zero, among `metrics`.
     ///
     /// # Errors
     /// A name that is there already.
-    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counters = |name: &str, help: &str, label: &str, values: &[&str]| {
             let made = IntCounterVec::new(Opts::new(name, help), &[label])?;
-            registry.register(Box::new(made.clone()))?;
+            metrics.register(made.clone())?;
             for value in values {
                 made.with_label_values(&[*value]);
             }
@@ -37,7 +39,7 @@ impl EndpointMetrics {
             "Whether the certificate of the endpoints as its files are now can be used; if 0, the last good one is served.",
         )?;
         certificate_valid.set(1);
-        registry.register(Box::new(certificate_valid.clone()))?;
+        metrics.register(certificate_valid.clone())?;
         Ok(Self {
             authentications: counters("authentication_attempts", "Bearer tokens shown to the endpoints, by result.", "result", &results)?,
             authorizations: counters("authorization_attempts_total", "Decisions on who may get a path of the endpoints.", "result", &decisions)?,

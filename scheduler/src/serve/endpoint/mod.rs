@@ -19,16 +19,16 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use axum::Router;
 use kube::Client;
-use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 pub use self::args::EndpointArgs;
 use self::connections::Connections;
 use self::gate::Gate;
-use self::metrics::EndpointMetrics;
+pub use self::metrics::EndpointMetrics;
 use self::tls::Tls;
 use super::Misconfigured;
+use super::metrics::Metrics;
 
 /// What may be asked of the process.
 pub struct Routes {
@@ -51,8 +51,8 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Misconfigured`] if the certificate can't be used.
-    pub async fn new(args: &EndpointArgs, listener: TcpListener, client: &Client, registry: &Registry) -> anyhow::Result<Self> {
-        let metrics = EndpointMetrics::new(registry).context("metrics")?;
+    pub async fn new(args: &EndpointArgs, listener: TcpListener, client: &Client, metrics: &Metrics) -> anyhow::Result<Self> {
+        let metrics = EndpointMetrics::new(metrics).context("metrics")?;
         let at = listener.local_addr()?;
         let tls = match args.certificate() {
             Some(files) => Some(Tls::from_files(files, metrics.certificate_valid.clone()).await.map_err(Misconfigured)?),

@@ -11,13 +11,14 @@ use opentelemetry_otlp::{WithExportConfig as _, WithHttpConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter as _, SpanProcessor};
-use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
+use prometheus::{IntCounter, IntCounterVec, Opts};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::super::metrics::Metrics;
 use super::Settings;
 
 /// How long what is left may take when the process stops.
@@ -63,19 +64,27 @@ pub struct Exporter {
     told: Option<Instant>,
 }
 
+/// How many spans were exported, failed and were dropped, among `metrics`.
+///
+/// # Errors
+/// The metric is there already.
+pub fn outcomes(metrics: &Metrics) -> Result<[IntCounter; 3], prometheus::Error> {
+    let outcomes = IntCounterVec::new(Opts::new("berth_trace_spans_total", "Spans of traces by what became of them; only with traces."), &["outcome"])?;
+    metrics.register(outcomes.clone())?;
+    Ok(["exported", "failed", "dropped"].map(|outcome| outcomes.with_label_values(&[outcome])))
+}
+
 impl Exporter {
     /// An exporter and its queue.
     ///
     /// # Errors
     /// An authority that can't be read, or something in the environment that can't be used.
-    pub fn new(settings: &Settings, resource: &Resource, registry: &Registry) -> anyhow::Result<(Self, Queue)> {
+    pub fn new(settings: &Settings, resource: &Resource, outcomes: [IntCounter; 3]) -> anyhow::Result<(Self, Queue)> {
         let client = HyperClient::new(connector(settings)?, settings.timeout, None);
         let http = opentelemetry_otlp::SpanExporter::builder().with_http().with_http_client(client);
         let mut exporter = http.with_endpoint(settings.endpoint.to_string()).with_timeout(settings.timeout).build()?;
         exporter.set_resource(resource);
-        let outcomes = IntCounterVec::new(Opts::new("berth_trace_spans_total", "Spans of traces by what became of them."), &["outcome"])?;
-        registry.register(Box::new(outcomes.clone()))?;
-        let [exported, failed, dropped] = ["exported", "failed", "dropped"].map(|outcome| outcomes.with_label_values(&[outcome]));
+        let [exported, failed, dropped] = outcomes;
         let (sender, spans) = mpsc::channel(settings.queue_max);
         let queue = Queue { spans: sender, dropped };
         Ok((Self { spans, exporter, batch_max: settings.batch_max, delay: settings.delay, exported, failed, told: None }, queue))

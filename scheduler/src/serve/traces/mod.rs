@@ -17,11 +17,11 @@ use berth_framework::core::{Attempt, AttemptResult};
 use opentelemetry::trace::{Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _, TracerProvider as _};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use prometheus::Registry;
 
-pub use self::export::Exporter;
+pub use self::export::{Exporter, outcomes};
 pub use self::settings::Settings;
 use super::dispatch::intent::{Intent, What};
+use super::metrics::Metrics;
 
 /// Where spans are made. Clones share the queue.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ impl Traces {
     ///
     /// # Errors
     /// Something in the settings that can't be used.
-    pub fn new(settings: &Settings, instance: &str, registry: &Registry) -> anyhow::Result<(Self, Exporter)> {
+    pub fn new(settings: &Settings, instance: &str, metrics: &Metrics) -> anyhow::Result<(Self, Exporter)> {
         let resource = settings.resource(instance);
-        let (exporter, queue) = Exporter::new(settings, &resource, registry)?;
+        let (exporter, queue) = Exporter::new(settings, &resource, outcomes(metrics)?)?;
         // The sampler is what OTEL_TRACES_SAMPLER says; all spans without it.
         let provider = SdkTracerProvider::builder().with_span_processor(queue).with_resource(resource).build();
         Ok((Self { tracer: provider.tracer("berth") }, exporter))

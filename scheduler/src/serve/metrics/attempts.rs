@@ -1,0 +1,178 @@
+//! Attempts and their results, by profile; placements, from the decision to the stored write.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use berth_framework::core::{Attempt, AttemptResult, WriteOutcome};
+use berth_framework::profile::Profiles;
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
+
+use super::cycle::Cycles;
+use super::define::{Define, Made, exp};
+use super::histogram::Series;
+use super::lock;
+
+/// How an attempt ends: kube-scheduler's values.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+enum Ended {
+    Scheduled,
+    Unschedulable,
+    Error,
+}
+
+const ENDED: [&str; 3] = ["scheduled", "unschedulable", "error"];
+const AGREEMENT: [&str; 2] = ["agree", "disagree"];
+
+/// Placements after that many attempts share a series.
+const ATTEMPTS_MAX: usize = 15;
+
+/// The metrics of attempts.
+pub struct Attempts {
+    cycles: Arc<Cycles>,
+    total: IntCounterVec,
+    duration: HistogramVec,
+    sli: HistogramVec,
+    sli_by_attempts: [OnceLock<Histogram>; ATTEMPTS_MAX],
+    sli_fine: Histogram,
+    per_run: Histogram,
+    bind: Histogram,
+    shadows: IntCounterVec,
+    shadow_names: Mutex<Vec<String>>,
+    by_profile: Mutex<HashMap<Arc<str>, Arc<OfProfile>>>,
+}
+
+/// The series of a profile, so that an attempt need not look for them.
+struct OfProfile {
+    total: [IntCounter; ENDED.len()],
+    duration: [Histogram; ENDED.len()],
+    bound: Arc<Series>,
+    not_bound: Arc<Series>,
+}
+
+impl Attempts {
+    pub(super) fn new(d: &mut Define, cycles: Arc<Cycles>) -> Made<Self> {
+        Ok(Self {
+            cycles,
+            total: d.counters(
+                "scheduler_schedule_attempts_total",
+                "Attempts to place a Run. result: scheduled (once stored), unschedulable, error (refused at Reserve, or not stored).",
+                &["result", "profile"],
+            )?,
+            duration: d.histograms(
+                "scheduler_scheduling_attempt_duration_seconds",
+                "An attempt: the decision, and for a placement its write.",
+                &["result", "profile"],
+                exp(0.001, 2.0, 15)?,
+            )?,
+            sli: d.histograms(
+                "scheduler_pod_scheduling_sli_duration_seconds",
+                "From a Run's first time in the queue to its stored placement, by the number of attempts: 1 to 14, 15+.",
+                &["attempts"],
+                exp(0.01, 2.0, 20)?,
+            )?,
+            sli_by_attempts: [const { OnceLock::new() }; ATTEMPTS_MAX],
+            sli_fine: d.histogram(
+                "berth_scheduling_sli_duration_seconds",
+                "scheduler_pod_scheduling_sli_duration_seconds in finer buckets, whatever the attempts.",
+                exp(0.0005, 2.0, 14)?,
+            )?,
+            per_run: d.histogram("scheduler_pod_scheduling_attempts", "Attempts until a Run was placed.", exp(1.0, 2.0, 5)?)?,
+            bind: d.histogram("berth_bind_duration_seconds", "From a placement's decision to its certain end.", exp(0.001, 2.0, 15)?)?,
+            shadows: d.counters(
+                "berth_shadow_agreement_total",
+                "Attempts that a shadow profile would have ended like the active one (agree) or not (disagree).",
+                &["profile", "result"],
+            )?,
+            shadow_names: Mutex::default(),
+            by_profile: Mutex::default(),
+        })
+    }
+
+    /// The profiles in force from now on: their series exist before anything happens, those of others are forgotten.
+    pub(super) fn profiles_are(&self, profiles: &Profiles) {
+        let mut by_profile = lock(&self.by_profile);
+        let gone = |name: &str| profiles.iter().all(|profile| profile.name != name);
+        for (name, _) in by_profile.extract_if(|name, _| gone(name)) {
+            for result in ENDED {
+                // One that was never made need not go.
+                let _ = self.total.remove_label_values(&[result, &name]);
+                let _ = self.duration.remove_label_values(&[result, &name]);
+            }
+        }
+        drop(by_profile);
+        for profile in profiles.iter() {
+            self.of(&profile.name);
+        }
+        let now: Vec<String> = profiles.shadows().iter().map(|shadow| shadow.profile.name.clone()).collect();
+        for name in std::mem::replace(&mut *lock(&self.shadow_names), now.clone()).iter().filter(|name| !now.contains(name)) {
+            for result in AGREEMENT {
+                let _ = self.shadows.remove_label_values(&[name, result]);
+            }
+        }
+        for name in &now {
+            for result in AGREEMENT {
+                self.shadows.with_label_values(&[name.as_str(), result]);
+            }
+        }
+    }
+
+    fn of(&self, profile: &str) -> Arc<OfProfile> {
+        let mut by_profile = lock(&self.by_profile);
+        if let Some(of) = by_profile.get(profile) {
+            return of.clone();
+        }
+        let of = Arc::new(OfProfile {
+            total: ENDED.map(|result| self.total.with_label_values(&[result, profile])),
+            duration: ENDED.map(|result| self.duration.with_label_values(&[result, profile])),
+            bound: self.cycles.bind("Success", profile),
+            not_bound: self.cycles.bind("Error", profile),
+        });
+        by_profile.insert(profile.into(), of.clone());
+        of
+    }
+
+    /// An attempt of the core. A placement counts when its write has ended ([`Attempts::bound`], [`Attempts::bind_failed`]).
+    pub fn attempted(&self, attempt: &Attempt, profile: &str, took: Duration) {
+        for shadow in &attempt.shadows {
+            self.shadows.with_label_values(&[shadow.profile.as_str(), AGREEMENT[usize::from(!shadow.agrees)]]).inc();
+        }
+        match &attempt.result {
+            AttemptResult::Waits { .. } => self.of(profile).ended(Ended::Unschedulable, took),
+            AttemptResult::Refused { .. } => self.of(profile).ended(Ended::Error, took),
+            AttemptResult::Placed { .. } | AttemptResult::Terminates { .. } | AttemptResult::Held => {}
+        }
+    }
+
+    /// A placement is stored, `waited` after its decision and `latency` after the Run was first queued.
+    pub fn bound(&self, profile: &str, waited: Duration, latency: Duration, attempts: u32) {
+        let of = self.of(profile);
+        of.ended(Ended::Scheduled, waited);
+        of.bound.observe(waited);
+        self.bind.observe(waited.as_secs_f64());
+        self.per_run.observe(f64::from(attempts));
+        let at = (attempts.max(1) as usize).min(ATTEMPTS_MAX) - 1;
+        let word = || if at + 1 == ATTEMPTS_MAX { format!("{ATTEMPTS_MAX}+") } else { (at + 1).to_string() };
+        let latency = latency.as_secs_f64();
+        self.sli_by_attempts[at].get_or_init(|| self.sli.with_label_values(&[word()])).observe(latency);
+        self.sli_fine.observe(latency);
+    }
+
+    /// A placement was not stored.
+    pub fn bind_failed(&self, profile: &str, outcome: &WriteOutcome, waited: Duration) {
+        let of = self.of(profile);
+        if *outcome != WriteOutcome::Gone {
+            of.ended(Ended::Error, waited);
+        }
+        of.not_bound.observe(waited);
+        self.bind.observe(waited.as_secs_f64());
+    }
+}
+
+impl OfProfile {
+    fn ended(&self, how: Ended, took: Duration) {
+        self.total[how as usize].inc();
+        self.duration[how as usize].observe(took.as_secs_f64());
+    }
+}
