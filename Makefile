@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane helm prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane cluster helm prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -73,6 +73,9 @@ docs: ## The documentation of the crates
 
 controlplane: ## Builds etcd and Kubernetes once into the cache (about 17 minutes), then reuses them
 	tests/controlplane/build.sh
+
+cluster: controlplane ## Runs such a control plane with Berth's CRDs until Ctrl-C, and prints its kubeconfig
+	cargo run --locked --package berth-tests --example cluster
 
 prerequisites: ## Looks for the tools that `make test` needs; as root it installs what Debian has
 	tests/prerequisites.sh

@@ -44,7 +44,7 @@ fn with(world: &mut World, metrics: &Metrics, last_ns: &AtomicU64) -> anyhow::Re
         let decided = Instant::now();
         let attempt = world.core.step(NOW).ok_or_else(|| anyhow::anyhow!("nothing was tried"))?;
         metrics.attempts.attempted(&attempt, "default", Duration::from_nanos(last_ns.load(Ordering::Relaxed)));
-        metrics.core.core(&world.core, (0, 0));
+        metrics.core.core(&world.core, world.core.queue(), (0, 0));
         metrics.attempts.bound("default", decided.elapsed(), decided.elapsed(), attempt.attempts);
         metrics.client.written("bind", "applied");
     }
@@ -53,10 +53,7 @@ fn with(world: &mut World, metrics: &Metrics, last_ns: &AtomicU64) -> anyhow::Re
     Ok(spent)
 }
 
-fn median<T: Copy + Ord>(mut values: Vec<T>) -> T
-where
-    T: Default,
-{
+fn median<T: Copy + Ord + Default>(mut values: Vec<T>) -> T {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
 }

@@ -302,18 +302,18 @@ mod tests {
             (json!({"runs": "0", "gpu": "0"}), Ok("runs=1")),
             (json!({"runs": "3", "gpu": "1k", "cpu": "2"}), Ok("runs=3 cpu=2 gpu=1000")),
             (json!({"mem": "9223372036854775807"}), Ok("runs=1 mem=9223372036854775807")),
-            (json!({"mem": "9223372036854775808"}), Err("mem")),
-            (json!({"cpu": "500m"}), Err("cpu")),
-            (json!({"gpu": "-1"}), Err("gpu")),
-            (json!({"runs": "one"}), Err("runs")),
+            (json!({"mem": "9223372036854775808"}), Err(("mem", ", and is greater than 9223372036854775807"))),
+            (json!({"cpu": "500m"}), Err(("cpu", ""))),
+            (json!({"gpu": "-1"}), Err(("gpu", ""))),
+            (json!({"runs": "one"}), Err(("runs", ""))),
         ] {
             let object = run(&json!({"resources": {"requests": requests}}), &json!({}));
             let text = |requests: &Requests| requests.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ");
             let got = object.requests.as_deref().map(text);
             match expected {
                 Ok(expected) => assert_eq!((got.as_deref(), object.invalid), (Some(expected), None), "{requests}"),
-                Err(resource) => {
-                    let message = format!("resource request {resource:?} must be a non-negative integer");
+                Err((resource, more)) => {
+                    let message = format!("resource request {resource:?} must be a non-negative integer{more}");
                     assert_eq!((got, object.invalid), (None, Some(InvalidRun { reason: InvalidReason::InvalidResources, message })), "{requests}");
                 }
             }

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use berth_api::constants::LABEL_RUNTIME;
+use berth_api::names::is_dns_subdomain;
+use berth_api::selector::is_label_value;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::de::DeserializeOwned;
@@ -202,7 +205,7 @@ impl Registry {
         let effective = BerthConfiguration {
             leader_election: Some(configuration.leader_election.clone().unwrap_or_default().complete()),
             run_initial_backoff_seconds: Some(initial),
-            run_max_backoff_seconds: Some(configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S.max(initial))),
+            run_max_backoff_seconds: Some(configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S)),
             bind_workers: Some(configuration.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS)),
             profiles,
             ..configuration.clone()
@@ -343,9 +346,13 @@ fn check_numbers(configuration: &BerthConfiguration, errors: &mut Errors) -> (u3
     bounded("runMaxBackoffSeconds", configuration.run_max_backoff_seconds, MAX_BACKOFF_S);
     bounded("bindWorkers", configuration.bind_workers, MAX_BIND_WORKERS);
     let initial = configuration.run_initial_backoff_seconds.unwrap_or(DEFAULT_INITIAL_BACKOFF_S);
-    let max = configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S.max(initial));
-    if max < initial && max > 0 {
-        errors.add("runMaxBackoffSeconds", format!("must not be below runInitialBackoffSeconds ({initial}), is {max}"));
+    let max = configuration.run_max_backoff_seconds.unwrap_or(DEFAULT_MAX_BACKOFF_S);
+    match configuration.run_max_backoff_seconds {
+        Some(1..) if max < initial => errors.add("runMaxBackoffSeconds", format!("must not be below runInitialBackoffSeconds ({initial}), is {max}")),
+        None if max < initial => {
+            errors.add("runInitialBackoffSeconds", format!("must not be above runMaxBackoffSeconds, which is {max} unless it is set; is {initial}"));
+        }
+        _ => {}
     }
     (initial, max)
 }
@@ -368,6 +375,9 @@ fn check_names(profiles: &[ProfileConfiguration], errors: &mut Errors) {
         match profile.scheduler_name.as_deref() {
             None if profiles.len() > 1 => errors.add(path("schedulerName"), "must be set where there is more than one profile"),
             Some("") => errors.add(path("schedulerName"), "must not be empty"),
+            Some(name) if !is_dns_subdomain(name) => {
+                errors.add(path("schedulerName"), format!("must be a DNS subdomain (lower-case letters, digits, '-' and '.'), not {name:?}"));
+            }
             Some(name) if profiles[..i].iter().any(|other| other.scheduler_name.as_deref() == Some(name)) => {
                 errors.add(path("schedulerName"), format!("{name} is the name of another profile"));
             }
@@ -377,6 +387,8 @@ fn check_names(profiles: &[ProfileConfiguration], errors: &mut Errors) {
             let path = format!("profiles[{i}].runtimes[{r}]");
             if runtime.is_empty() {
                 errors.add(path, "must not be empty");
+            } else if !is_label_value(runtime) {
+                errors.add(path, format!("no Pod can have label {LABEL_RUNTIME}={runtime:?}: it is no label value"));
             } else if profile.runtimes[..r].contains(runtime) {
                 errors.add(path, format!("{runtime} is listed twice"));
             } else if !profile.shadow && profiles[..i].iter().any(|other| !other.shadow && other.runtimes.contains(runtime)) {

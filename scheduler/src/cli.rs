@@ -1,17 +1,18 @@
 //! The command line: subcommands, exit codes, and the one place where errors of commands are printed.
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::process::ExitCode;
 
 use berth_framework::profile::Registry;
 use clap::{Parser, Subcommand};
 
+use crate::printable::Printable;
 use crate::{config, crds, explain, serve, simulate};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
-/// `berth simulate --require-placed` left a Run Pending; `berth serve` failed while running.
+/// `berth simulate --require-placed` did not place every Run; `berth serve` failed while running; a result can't be written.
 pub const EXIT_FAILED: u8 = 1;
 /// The command line, a configuration or an input can't be read.
 pub const EXIT_USAGE: u8 = 2;
@@ -32,7 +33,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Places Runs on a cluster
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// Places the Runs of manifests, without a cluster, and tells why
     Simulate(simulate::SimulateArgs),
     /// Tells why a Run of a live cluster waits, or why it is where it is
@@ -49,9 +50,7 @@ enum Command {
 /// The whole of a `main`: reads the command line of the process and runs it with the plugins of `registry`.
 pub fn main_with(registry: Registry) -> ExitCode {
     let (mut input, mut out, mut err) = (std::io::stdin(), std::io::BufWriter::new(std::io::stdout().lock()), std::io::stderr());
-    let code = run(std::env::args_os(), registry, &mut Streams { input: &mut input, out: &mut out, err: &mut err });
-    let _ = out.flush();
-    ExitCode::from(code)
+    ExitCode::from(run(std::env::args_os(), registry, &mut Streams { input: &mut input, out: &mut out, err: &mut err }))
 }
 
 /// Where commands read and print. `serve` logs to the process's own streams.
@@ -64,8 +63,27 @@ pub struct Streams<'s> {
     pub err: &'s mut dyn Write,
 }
 
-/// Runs one command line, first element the program's name; answers the exit code.
+/// Runs one command line, first element the program's name, and flushes its result; answers the exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams: &mut Streams<'_>) -> u8 {
+    let mut out = Checked { inner: &mut *streams.out, failed: None };
+    let mut err = Printable(&mut *streams.err);
+    let answer = command(args, registry, &mut Streams { input: &mut *streams.input, out: &mut out, err: &mut err });
+    let _ = out.flush();
+    let written = out.failed.take();
+    let (code, error) = match (answer, written) {
+        // Whoever reads our output went away, as `head` does.
+        (Ok(code), Some(error)) if error.kind() == ErrorKind::BrokenPipe => return code,
+        (Err(_), Some(error)) if error.kind() == ErrorKind::BrokenPipe => return EXIT_OK,
+        (_, Some(error)) => (EXIT_FAILED, anyhow::Error::new(error).context("cannot write the result")),
+        (Ok(code), None) => return code,
+        (Err(failure), None) => failure,
+    };
+    let _ = writeln!(err, "error: {}", causes(error.as_ref()));
+    code
+}
+
+/// Runs one command line; answers its exit code, or with which one it failed and why.
+fn command(args: impl IntoIterator<Item = OsString>, registry: Registry, streams: &mut Streams<'_>) -> Result<u8, (u8, anyhow::Error)> {
     let Streams { input, out, err } = streams;
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -73,11 +91,11 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
             let to_stderr = error.use_stderr();
             let text = error.render();
             let _ = if to_stderr { write!(err, "{text}") } else { write!(out, "{text}") };
-            return if to_stderr { EXIT_USAGE } else { EXIT_OK };
+            return Ok(if to_stderr { EXIT_USAGE } else { EXIT_OK });
         }
     };
-    let result = match cli.command {
-        Command::Serve(args) => serve_until_stopped(args, registry)
+    match cli.command {
+        Command::Serve(args) => serve_until_stopped(*args, registry)
             .map(|()| EXIT_OK)
             .map_err(|error| (if error.is::<serve::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED }, error)),
         Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
@@ -85,15 +103,6 @@ pub fn run(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
         Command::Config(args) => config::run(&args, &registry, *input, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_USAGE, error)),
         Command::Metrics => print_metrics(*out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
         Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
-    };
-    match result {
-        Ok(code) => code,
-        // Whoever reads our output went away, as `head` does.
-        Err((_, error)) if is_broken_pipe(&error) => EXIT_OK,
-        Err((code, error)) => {
-            let _ = writeln!(err, "error: {error:#}");
-            code
-        }
     }
 }
 
@@ -102,10 +111,103 @@ fn print_metrics(out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+/// A writer that remembers its first error, whoever else ignores it.
+struct Checked<'w> {
+    inner: &'w mut dyn Write,
+    failed: Option<std::io::Error>,
+}
+
+impl Checked<'_> {
+    fn remember<T>(&mut self, result: std::io::Result<T>) -> std::io::Result<T> {
+        result.map_err(|error| {
+            let kind = error.kind();
+            if kind != ErrorKind::Interrupted {
+                self.failed.get_or_insert(error);
+            }
+            kind.into()
+        })
+    }
+}
+
+impl Write for Checked<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let result = self.inner.write(bytes);
+        self.remember(result)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let result = self.inner.flush();
+        self.remember(result)
+    }
+}
+
+/// An error and its causes in one line; a cause that the text before it has told already is left out.
+pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn serve_until_stopped(args: serve::ServeArgs, registry: Registry) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::run(args, registry))
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+    use berth_plugins::Builtin as _;
+
+    use super::*;
+
+    /// Fails at the first write with this kind.
+    struct Full(ErrorKind);
+
+    impl Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(self.0.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_result_that_cannot_be_written_is_an_error_unless_nobody_reads_it() {
+        let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"runtime":"bash"}}}"#;
+        let commands: [&[&str]; 7] = [
+            &["simulate", "-f", "-"],
+            &["simulate", "-f", "-", "-o", "json"],
+            &["config", "show"],
+            &["config", "schema"],
+            &["crds"],
+            &["--help"],
+            &["--version"],
+        ];
+        for args in commands {
+            for (kind, code, text) in
+                [(ErrorKind::StorageFull, EXIT_FAILED, "error: cannot write the result: no storage space\n"), (ErrorKind::BrokenPipe, EXIT_OK, "")]
+            {
+                // Small results sit in a buffer until the end.
+                let mut out = std::io::BufWriter::with_capacity(1 << 20, Full(kind));
+                let mut err = Vec::new();
+                let mut streams = Streams { input: &mut pod.as_bytes(), out: &mut out, err: &mut err };
+                let got = run(["berth"].iter().chain(args).map(Into::into), Registry::builtin(), &mut streams);
+                drop(out.into_parts());
+                assert_eq!((got, String::from_utf8_lossy(&err).as_ref()), (code, text), "{args:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow!("No such file").context("cannot read a: No such file").context("configuration");
+        assert_eq!(causes(error.as_ref()), "configuration: cannot read a: No such file");
+    }
 }

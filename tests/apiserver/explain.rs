@@ -86,6 +86,22 @@ async fn another_profile_and_a_missing_workspace_or_target_are_told() {
     let (code, _, err) = explain(&world, "absent", &[]).await.unwrap();
     assert_eq!(code, 2);
     assert!(err.contains(&format!("Run {}/absent not found", world.namespace)), "{err}");
+    // Of a stranger, once and without what kube makes of the answer.
+    let stranger = world.plane.kubeconfig("token-of-a-stranger").unwrap().display().to_string();
+    let (code, _, err) = berth(["explain", "run", "plain", "-n", &world.namespace, "--kubeconfig", &stranger].map(ToOwned::to_owned).to_vec()).await.unwrap();
+    assert_eq!((code, err), (2, format!("error: cannot get Run {}/plain: refused with 401 Unauthorized: Unauthorized\n", world.namespace)));
+    for (flag, code) in [(&*world.namespace, 0), ("other", 2)] {
+        let args = [
+            "explain",
+            "run",
+            &format!("{}/plain", world.namespace),
+            "-n",
+            flag,
+            "--kubeconfig",
+            &world.plane.kubeconfig(ADMIN).unwrap().display().to_string(),
+        ];
+        assert_eq!(berth(args.map(ToOwned::to_owned).to_vec()).await.unwrap().0, code, "namespace and name in one, and --namespace {flag}");
+    }
 }
 
 #[tokio::test]
@@ -103,6 +119,8 @@ async fn a_placed_run_and_the_queue_of_a_running_scheduler_are_told() {
     assert_eq!(told["queue"]["run"]["standing"], "waiting", "{told:#}");
     assert_eq!(told["shown"]["message"], told["waiting"]["message"], "one source: the condition and explain agree");
     assert_eq!(told["shown"]["reason"], told["waiting"]["reason"]);
+    let (_, out, _) = explain(&world, "first", &["--server", &berth.url()]).await.unwrap();
+    assert!(out.contains("In the queue: no longer, it is Scheduled; 1 Runs are pending"), "{out}");
     berth.terminate().await.unwrap();
 }
 

@@ -49,7 +49,7 @@ async fn the_specifications_example_places_end_to_end() -> Result<()> {
     world.placed_on("ci-build-publish", "bash-1").await?;
 
     for (name, reason, type_) in [("ci-build-test", "Scheduled", "Normal"), ("ci-build-publish", "FailedScheduling", "Warning")] {
-        let event = until(&format!("Event {reason} of {name}"), PATIENCE, || async { Ok(world.events(name, reason).await?.into_iter().next()) }).await?;
+        let event = world.event(name, reason).await?;
         ensure!(event.0 == type_, "{event:?}");
     }
     ensure!(world.status_writes("ci-build-test")? == 1, "one status write per placement");
@@ -88,6 +88,19 @@ async fn it_is_ready_only_when_every_cache_is_synced() -> Result<()> {
         let (status, log) = berth.terminate().await?;
         ensure!(status.code() == Some(0), "{status}: {log}");
     }
+    Ok(())
+}
+
+/// As a terminal and a wrapper send them: only one that comes later ends it at once.
+#[tokio::test]
+async fn signals_that_come_together_are_one() -> Result<()> {
+    let world = World::new("signals").await?;
+    let mut berth = world.berth().await?;
+    let id = berth.process().id().to_string();
+    std::process::Command::new("sh").args(["-c", "kill -s TERM $1; kill -s INT $1", "sh", &id]).status()?;
+    let status = berth.process().wait(PATIENCE)?;
+    let log = berth.log();
+    ensure!(status.code() == Some(0) && log.contains("draining") && !log.contains("leaving at once"), "{status}\n{log}");
     Ok(())
 }
 

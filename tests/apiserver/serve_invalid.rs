@@ -92,8 +92,7 @@ async fn undecodable_objects_end_alone_and_valid_ones_beside_them_go_on() -> Res
         ensure!(world.status_writes(name)? == 0, "{} is left alone: {}", object.name_any(), object.data["status"]);
     }
     for name in ["runtime-number", "affinity-text"] {
-        let event =
-            until(&format!("Event InvalidSpec of {name}"), PATIENCE, || async { Ok(world.events(name, "InvalidSpec").await?.into_iter().next()) }).await?;
+        let event = world.event(name, "InvalidSpec").await?;
         ensure!(event.0 == "Warning" && event.1.contains("the API server does not store it"), "{event:?}");
         let refusals = plane.audit().count(|r| r.name == name && r.user == world.account.user && r.is_write())?;
         ensure!(refusals == 1, "{name}: {refusals} writes, all refused");

@@ -242,6 +242,11 @@ impl<'p> World<'p> {
 
     // ---- what the cluster says -------------------------------------------------------------------
 
+    /// The first Event about the object of that name with that reason, once it is there: type and note.
+    pub async fn event(&self, name: &str, reason: &str) -> Result<(String, String)> {
+        until(&format!("Event {reason} of {name}"), PATIENCE, || async { Ok(self.events(name, reason).await?.into_iter().next()) }).await
+    }
+
     /// Events about the object of that name with that reason: type and note.
     pub async fn events(&self, name: &str, reason: &str) -> Result<Vec<(String, String)>> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);

@@ -112,6 +112,8 @@ async fn cancel_ends_a_pending_run_and_a_run_being_deleted_is_never_placed() -> 
     for kind in ["Running", "Completed"] {
         ensure!(condition(&ended, kind) == Some(("False".into(), "Cancelled".into(), "cancelled by user".into())), "{kind}");
     }
+    let told = world.event("cancelled", "Cancelled").await?;
+    ensure!(told == ("Normal".into(), "cancelled by user".into()), "{told:?}");
     world.delete_run("deleted").await?;
     until("the deletion to be seen", PATIENCE, || async { Ok((world.standing(&berth, "deleted").await?.as_deref() == Some("idle")).then_some(())) }).await?;
     world.pod("p", "bash", &[("runs", "1")]).await?;
@@ -160,6 +162,8 @@ async fn a_bad_request_ends_its_run_alone() -> Result<()> {
     let bad = world.run_when("bad", "Failed", |run| phase(run) == "Failed").await?;
     ensure!(message(&bad) == "resource request \"gpu\" must be a non-negative integer", "{}", message(&bad));
     ensure!(condition(&bad, "Completed").is_some_and(|c| c.1 == "InvalidResources"));
+    let told = world.event("bad", "InvalidResources").await?;
+    ensure!(told == ("Warning".into(), message(&bad).to_owned()), "{told:?}");
     world.placed_on("good", "p").await
 }
 

@@ -298,6 +298,11 @@ runMaxBackoffSeconds: 10
 "#,
         &["4:23: runMaxBackoffSeconds: must not be below runInitialBackoffSeconds (20), is 10"],
     ),
+    (
+        "a first back-off above the longest by default",
+        "runInitialBackoffSeconds: 100\n",
+        &["3:27: runInitialBackoffSeconds: must not be above runMaxBackoffSeconds, which is 10 unless it is set; is 100"],
+    ),
     ("a back-off above a day", "runMaxBackoffSeconds: 86401\n", &["3:23: runMaxBackoffSeconds: must be 1 to 86400, not 86401"]),
     ("a back-off as a duration", "runMaxBackoffSeconds: 10s\n", &[r#"3:23: runMaxBackoffSeconds: must be a whole number, not the text "10s""#]),
     ("a duration without a unit", "leaderElection: {leaseDuration: 15}\n", &["3:33: leaderElection.leaseDuration: must be a text, not 15"]),
@@ -502,6 +507,15 @@ runMaxBackoffSeconds: 10
         &[
             "3:12: profiles[0].schedulerName: must be set where there is more than one profile",
             "3:16: profiles[1].schedulerName: must be set where there is more than one profile",
+        ],
+    ),
+    (
+        "names that nothing can have",
+        "profiles: [{schedulerName: \"a\\nb\"}, {schedulerName: b, runtimes: [\"bad name!\", \"x\\ny\"]}]\n",
+        &[
+            r#"3:28: profiles[0].schedulerName: must be a DNS subdomain (lower-case letters, digits, '-' and '.'), not "a\nb""#,
+            r#"3:67: profiles[1].runtimes[0]: no Pod can have label runtime="bad name!": it is no label value"#,
+            r#"3:80: profiles[1].runtimes[1]: no Pod can have label runtime="x\ny": it is no label value"#,
         ],
     ),
     ("an empty name", "profiles: [{schedulerName: \"\"}]\n", &["3:28: profiles[0].schedulerName: must not be empty"]),

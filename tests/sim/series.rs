@@ -112,7 +112,7 @@ impl Served {
             }
             assert!(!matches!(attempt.result, AttemptResult::Held), "nobody is held here");
         }
-        self.metrics.core.core(&self.core, (0, 0));
+        self.metrics.core.core(&self.core, self.core.queue(), (0, 0));
         placed
     }
 

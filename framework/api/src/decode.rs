@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::constants::{KIND_PERSISTENT_WORKSPACE, KIND_RUN};
 use crate::message::bounded;
 use crate::persistent_workspace::PersistentWorkspace;
+use crate::rules;
 use crate::run::{Run, RunPhase};
 
 /// An object that can't be read, and all that is needed to say so or to end it.
@@ -91,6 +92,8 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         invalid.reason = "not an object".to_owned();
         return Err(invalid);
     };
+    // ObjectMeta alone is required by the type; nothing stored lacks it, a manifest may.
+    object.entry("metadata").or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
     if !object.contains_key("spec") {
         invalid.path = "spec".to_owned();
         invalid.reason = "missing".to_owned();
@@ -98,8 +101,12 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         invalid.rest = Undecoded(value);
         return Err(invalid);
     }
-    // ObjectMeta alone is required by the type; nothing stored lacks it, a manifest may.
-    object.entry("metadata").or_insert_with(|| serde_json::to_value(ObjectMeta::default()).unwrap_or_default());
+    if let Some(path) = rules::list_in_place_of_object(kind, &value) {
+        invalid.path = path;
+        invalid.reason = "invalid type: sequence, expected an object".to_owned();
+        invalid.rest = Undecoded(value);
+        return Err(invalid);
+    }
     serde_path_to_error::deserialize(&value).map_err(|error| {
         invalid.path = error.path().to_string();
         invalid.reason = bounded(error.inner().to_string());
@@ -165,6 +172,23 @@ mod tests {
             assert_eq!(error.rest.0["metadata"]["name"], "a");
             assert!(format!("{error:?}").contains("rest: Undecoded(..)"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_list_is_no_object() {
+        for (path, spec, status) in [
+            ("status", json!({"runtime": "x", "mode": {}}), json!(["Scheduled", "bash-0"])),
+            ("spec", json!(["x"]), json!({})),
+            ("spec.mode", json!({"runtime": "x", "mode": []}), json!({})),
+            ("spec.workspace", json!({"runtime": "x", "mode": {}, "workspace": ["w"]}), json!({})),
+            ("spec.env[1]", json!({"runtime": "x", "mode": {}, "env": [{"name": "a"}, ["b", "c"]]}), json!({})),
+            ("status.conditions[0]", json!({"runtime": "x", "mode": {}}), json!({"conditions": [["Scheduled"]]})),
+        ] {
+            let error = run(json!({"metadata": {"name": "a"}, "spec": spec, "status": status})).unwrap_err();
+            assert_eq!((error.path.as_str(), error.reason.as_str()), (path, "invalid type: sequence, expected an object"));
+        }
+        let workspace = persistent_workspace(json!({"metadata": {"name": "w"}, "spec": {"runtime": "x"}, "status": ["Bound"]}));
+        assert_eq!(workspace.unwrap_err().path, "status");
     }
 
     #[test]

@@ -10,8 +10,11 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use crate::constants::KIND_RUN;
+
 pub mod cel;
 mod format;
+mod metadata;
 mod node;
 mod schema;
 pub mod table;
@@ -109,4 +112,9 @@ pub fn stored_run(run: &Value) -> Value {
 /// As [`stored_run`].
 pub fn stored_workspace(workspace: &Value) -> Value {
     walk::normalise(&WORKSPACE, workspace)
+}
+
+/// Where a Run or PersistentWorkspace has a list in place of an object, which serde would read as the object's fields in their order.
+pub(crate) fn list_in_place_of_object(kind: &str, value: &Value) -> Option<String> {
+    walk::list_in_place_of_object(if kind == KIND_RUN { &RUN } else { &WORKSPACE }, value)
 }

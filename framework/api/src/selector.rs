@@ -164,7 +164,7 @@ fn too_long(bytes_max: usize) -> String {
     format!("must be no more than {bytes_max} bytes")
 }
 
-fn label_key_problems(key: &str) -> Vec<String> {
+pub(crate) fn label_key_problems(key: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let parts: Vec<&str> = key.split('/').collect();
     let name = match parts.as_slice() {
@@ -201,7 +201,7 @@ fn label_key_problems(key: &str) -> Vec<String> {
     problems
 }
 
-fn label_value_problems(value: &str) -> Vec<String> {
+pub(crate) fn label_value_problems(value: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if value.len() > LABEL_BYTES_MAX {
         problems.push(too_long(LABEL_BYTES_MAX));
@@ -210,6 +210,11 @@ fn label_value_problems(value: &str) -> Vec<String> {
         problems.push(VALUE_PROBLEM.to_owned());
     }
     problems
+}
+
+/// Whether a label may have this value.
+pub fn is_label_value(value: &str) -> bool {
+    label_value_problems(value).is_empty()
 }
 
 /// `([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]`, of any length.

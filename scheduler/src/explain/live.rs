@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use berth_api::{PersistentWorkspace, Run, decode};
 use berth_framework::from_api;
 use berth_framework::model::{PodObject, RunObject, WorkspaceObject};
-use berth_runtime::apiclient::{CallObserver, Limits, connect};
+use berth_runtime::apiclient::{CallError, CallObserver, Limits, connect};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -44,7 +44,7 @@ pub async fn read(kubeconfig: Option<&Path>, namespace: Option<&str>, name: &str
     let client = connect(kubeconfig, Limits::default(), Arc::new(Unobserved)).await?;
     let namespace = namespace.map_or_else(|| client.default_namespace().to_owned(), ToOwned::to_owned);
     let mut warnings = Vec::new();
-    let stored = runs(&client, &namespace).get_opt(name).await.with_context(|| format!("cannot get Run {namespace}/{name}"))?;
+    let stored = runs(&client, &namespace).get_opt(name).await.map_err(CallError::from).with_context(|| format!("cannot get Run {namespace}/{name}"))?;
     let Some(stored) = stored else { bail!("Run {namespace}/{name} not found") };
     let run = decode::run(serde_json::to_value(stored)?)?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -68,7 +68,11 @@ pub async fn read(kubeconfig: Option<&Path>, namespace: Option<&str>, name: &str
         None => None,
         Some(named) => {
             let api: Api<PersistentWorkspace> = Api::namespaced(client, &namespace);
-            let found = api.get_opt(&named.name).await.with_context(|| format!("cannot get PersistentWorkspace {namespace}/{}", named.name))?;
+            let found = api
+                .get_opt(&named.name)
+                .await
+                .map_err(CallError::from)
+                .with_context(|| format!("cannot get PersistentWorkspace {namespace}/{}", named.name))?;
             found.as_ref().map(from_api::workspace_object)
         }
     };
@@ -79,7 +83,7 @@ fn runs(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Run>(&()))
 }
 
-async fn pages<K>(api: &Api<K>, mut params: ListParams) -> kube::Result<Vec<K>>
+async fn pages<K>(api: &Api<K>, mut params: ListParams) -> Result<Vec<K>, CallError>
 where
     K: Clone + std::fmt::Debug + Resource + serde::de::DeserializeOwned,
 {

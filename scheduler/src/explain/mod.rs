@@ -15,6 +15,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::bail;
 use berth_api::conditions;
 use berth_api::constants::run_condition;
 use berth_api::run::Run;
@@ -27,8 +28,9 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::cli::EXIT_OK;
+use crate::cli::{EXIT_OK, causes};
 use crate::config;
+use crate::printable::one_line;
 use crate::simulate::{ExplainedPod, Output, RejectionReport, ScoreReport, VerdictReport};
 use live::Live;
 use server::{Server, ServerArgs};
@@ -60,7 +62,8 @@ Examples:
   kubectl -n berth port-forward deploy/berth 8443 &
   berth explain run build-42 -n ci --server https://127.0.0.1:8443 --server-insecure-skip-tls-verify")]
 struct RunArgs {
-    /// Name of the Run
+    /// Name of the Run, or NAMESPACE/NAME
+    #[arg(value_name = "NAME")]
     name: String,
     /// Its namespace; else the one of the kubeconfig's context
     #[arg(long, short)]
@@ -139,9 +142,15 @@ pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &m
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let server = runtime.block_on(Server::of(&args.server, args.kubeconfig.as_deref()))?;
     let (judged_by, profiles) = runtime.block_on(rules(args, registry, server.as_ref(), err))?;
-    let mut live = runtime.block_on(live::read(args.kubeconfig.as_deref(), args.namespace.as_deref(), &args.name))?;
+    let (namespace, name) = match (args.name.split_once('/'), args.namespace.as_deref()) {
+        (None, namespace) => (namespace, &*args.name),
+        (Some((namespace, name)), None) => (Some(namespace), name),
+        (Some((namespace, name)), Some(flag)) if namespace == flag => (Some(namespace), name),
+        (Some(_), Some(flag)) => bail!("{} is in another namespace than --namespace {flag}", args.name),
+    };
+    let mut live = runtime.block_on(live::read(args.kubeconfig.as_deref(), namespace, name))?;
     for warning in &live.warnings {
-        writeln!(err, "warning: {warning}")?;
+        writeln!(err, "warning: {}", one_line(warning))?;
     }
     for pod in &args.without_pod {
         let before = live.pods.len();
@@ -156,7 +165,7 @@ pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &m
     if let Some(server) = &server {
         match runtime.block_on(server.standing(&answer.namespace, &answer.name)) {
             Ok(found) => answer.queue = Some(found),
-            Err(error) => writeln!(err, "warning: --server: {error:#}")?,
+            Err(error) => writeln!(err, "warning: --server: {}", causes(error.as_ref()))?,
         }
     }
     match args.output {
@@ -179,7 +188,7 @@ async fn rules(args: &RunArgs, registry: &Registry, server: Option<&Server>, err
         let in_force = server.configuration().await.and_then(|text| Ok(config::parse(&text, "/configz", registry)?));
         match in_force {
             Ok(loaded) => return Ok((format!("what is in force at {url}"), loaded.profiles)),
-            Err(error) => writeln!(err, "warning: --server: {error:#}; judged by the defaults instead")?,
+            Err(error) => writeln!(err, "warning: --server: {}; judged by the defaults instead", causes(error.as_ref()))?,
         }
     }
     Ok(("defaults".to_owned(), config::load(None, registry)?))

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::Answer;
+use crate::printable::{Printable, one_line};
 use crate::simulate::{ExplainReport, print_pods};
 
 /// More Pods than this are told by reason only; `-o json` has them all.
@@ -14,15 +15,16 @@ const PODS_MAX: usize = 40;
 /// # Errors
 /// What can't be written.
 pub fn print(answer: &Answer, weights: &BTreeMap<&'static str, i64>, out: &mut dyn Write) -> io::Result<()> {
+    let out = &mut Printable(out);
     writeln!(out, "Run {}/{} ({}, runtime {})", answer.namespace, answer.name, answer.phase, answer.runtime)?;
     writeln!(out, "{}.", answer.verdict)?;
     writeln!(out, "Judged by profile {} ({}).", answer.profile, answer.judged_by)?;
     if let Some(waiting) = &answer.waiting {
-        writeln!(out, "\nNow:   {}: {}", waiting.reason, waiting.message)?;
+        writeln!(out, "\nNow:   {}: {}", waiting.reason, one_line(&waiting.message))?;
     }
     if let Some(shown) = &answer.shown {
         let since = shown.since.map(|since| format!(" (since {since})")).unwrap_or_default();
-        writeln!(out, "Shown: {}: {}{since}", shown.reason, shown.message)?;
+        writeln!(out, "Shown: {}: {}{since}", one_line(&shown.reason), one_line(&shown.message))?;
     }
     match answer.smallest_changes.as_slice() {
         [] => {}
@@ -35,8 +37,11 @@ pub fn print(answer: &Answer, weights: &BTreeMap<&'static str, i64>, out: &mut d
         }
     }
     if let Some(queue) = &answer.queue {
-        let standing = queue["run"]["standing"].as_str().unwrap_or("not among the oldest");
-        writeln!(out, "\nIn the queue: {standing}; {} Runs are pending", queue["pending"])?;
+        match queue["run"]["standing"].as_str() {
+            Some(standing) => writeln!(out, "\nIn the queue: {standing}; {} Runs are pending", queue["pending"])?,
+            None if answer.phase != "Pending" => writeln!(out, "\nIn the queue: no longer, it is {}; {} Runs are pending", answer.phase, queue["pending"])?,
+            None => writeln!(out, "\nIn the queue: not among the 500 oldest; {} Runs are pending", queue["pending"])?,
+        }
     }
     if !answer.rejections.is_empty() {
         writeln!(out, "\nPods by first rejection:")?;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use berth_api::Run;
+use berth_api::constants::reason;
 use berth_framework::core::RunRef;
 use berth_framework::model::{PodObject, Shown};
 use berth_runtime::apiclient::CallError;
@@ -77,6 +78,12 @@ impl Announcer {
         }
     }
 
+    /// A Run was ended without being placed.
+    pub fn ended(&self, run: &RunRef, reason: &'static str, message: &str) {
+        let type_ = if reason == reason::CANCELLED { EventType::Normal } else { EventType::Warning };
+        self.publish(run, type_, reason, message.to_owned());
+    }
+
     /// The API server refuses what should be written to a Run: then this Event is all that its owner sees.
     pub fn not_written(&self, run: &RunRef, what: &What, error: &CallError) {
         let (reason, intended) = match what {
@@ -95,12 +102,14 @@ impl Announcer {
             if change.old.is_some_and(|old| old.uid == pod.uid && old.object.bad_capacity == pod.object.bad_capacity) {
                 return;
             }
+            let note = capacity_note(&pod.object.bad_capacity);
+            tracing::warn!(pod = %pod.key, "{note}");
             recorder.publish(Occurrence {
                 regarding: Regarding::of::<Pod>(pod.key.clone(), pod.uid.clone()),
                 type_: EventType::Warning,
                 reason: "InvalidCapacity",
                 action: "Ignored",
-                note: capacity_note(&pod.object.bad_capacity),
+                note,
             });
         });
     }
@@ -112,7 +121,7 @@ impl Announcer {
 
 fn capacity_note(bad: &[(String, String)]) -> String {
     let each: Vec<_> = bad.iter().map(|(resource, value)| format!("{resource}={value:?}")).collect();
-    format!("capacity is no non-negative quantity and is ignored: {}", each.join(", "))
+    format!("capacity is no quantity from 0 to 9223372036854775807 and is ignored: {}", each.join(", "))
 }
 
 #[cfg(test)]
@@ -136,6 +145,6 @@ mod tests {
     #[test]
     fn the_note_names_resource_and_value() {
         let bad = [("gpu".to_owned(), "-1".to_owned())];
-        assert_eq!(capacity_note(&bad), "capacity is no non-negative quantity and is ignored: gpu=\"-1\"");
+        assert_eq!(capacity_note(&bad), "capacity is no quantity from 0 to 9223372036854775807 and is ignored: gpu=\"-1\"");
     }
 }

@@ -1,6 +1,6 @@
 //! The flags of `berth serve`.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
 use berth_framework::profile::MAX_BIND_WORKERS;
@@ -17,10 +17,10 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Serves this namespace only
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = namespace)]
     pub namespace: Option<String>,
-    /// Where health, metrics and debug endpoints listen; port 0 picks a free one and logs it
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
+    /// Where health, metrics and debug endpoints listen, as 127.0.0.1:8080, localhost:8080 or :8080 (everywhere); port 0 picks a free one and logs it
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8080", value_parser = address)]
     pub metrics_addr: SocketAddr,
     /// BerthConfiguration: profiles, plugins, args; read again when it changes and at SIGHUP
     #[arg(long, value_name = "FILE", conflicts_with = "config_map")]
@@ -67,6 +67,18 @@ impl ServeArgs {
     }
 }
 
+fn namespace(text: &str) -> Result<String, String> {
+    if berth_api::names::is_dns_label(text) { Ok(text.to_owned()) } else { Err("no namespace can have this name; leave the flag out for all".to_owned()) }
+}
+
+/// `HOST:PORT`; without a host every IPv4 address of this machine.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let everywhere = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
+    let found =
+        everywhere.as_deref().unwrap_or(text).to_socket_addrs().map_err(|error| format!("{error}; write it as 127.0.0.1:8080, localhost:8080 or :8080"))?;
+    found.into_iter().next().ok_or_else(|| "this host has no address".to_owned())
+}
+
 /// Formats of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
@@ -75,4 +87,24 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_namespaces_are_read_or_refused_with_a_remedy() {
+        for (text, expected) in [("127.0.0.1:0", "127.0.0.1:0"), (":8080", "0.0.0.0:8080"), ("[::1]:80", "[::1]:80")] {
+            assert_eq!(address(text).map(|address| address.to_string()), Ok(expected.to_owned()));
+        }
+        assert!(address("localhost:8080").is_ok_and(|address| address.ip().is_loopback() && address.port() == 8080));
+        for text in ["", "8080", "localhost", "127.0.0.1:http", ":", "127.0.0.1:65536"] {
+            assert!(address(text).is_err_and(|error| error.contains("write it as")), "{text}");
+        }
+        assert_eq!(namespace("ci"), Ok("ci".to_owned()));
+        for text in ["", "Bad_NS!", "a.b"] {
+            assert!(namespace(text).is_err(), "{text}");
+        }
+    }
 }

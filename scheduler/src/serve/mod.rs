@@ -24,7 +24,7 @@ pub mod traces;
 pub mod turn;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_api::{PersistentWorkspace, Run};
@@ -67,6 +67,8 @@ const QUESTIONS_MAX: usize = 8;
 const BINDER_WORKERS: usize = 4;
 /// How long writes under way get when stopping: longer than one request may take, shorter than a Pod's grace period.
 const DRAIN_WITHIN: Duration = Duration::from_secs(20);
+/// Signals that come so close together are one wish: a wrapper's and the terminal's, say.
+const SAME_SIGNAL_WITHIN: Duration = Duration::from_millis(100);
 /// How long everything else gets when stopping.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
@@ -131,11 +133,13 @@ fn traces(args: &ServeArgs, metrics: &Metrics) -> anyhow::Result<Option<(Traces,
 fn listen_to_signals(shutdown: CancellationToken) -> anyhow::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::spawn(async move {
-        for first in [true, false] {
+        let mut asked: Option<Instant> = None;
+        while asked.is_none_or(|asked| asked.elapsed() < SAME_SIGNAL_WITHIN) {
             tokio::select! { _ = term.recv() => {} _ = int.recv() => {} }
-            if first {
+            if asked.is_none() {
                 tracing::info!("asked to stop: draining");
                 shutdown.cancel();
+                asked = Some(Instant::now());
             }
         }
         tracing::warn!("asked to stop again: leaving at once");

@@ -26,7 +26,7 @@ Examples:
   # In a pipeline: fail unless everything fits
   berth simulate -f manifests/ --require-placed -o json > placement.json
 
-Exit code: 0; 1 if --require-placed and a Run is left Pending; 2 if the input can't be read.")]
+Exit code: 0; 1 if --require-placed and a Run is left Pending or fails, or if the result can't be written; 2 if the input can't be read.")]
 pub struct SimulateArgs {
     /// Manifests: a file, a folder (its .yaml, .yml and .json files, recursively) or - for standard input; repeatable
     #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
@@ -55,7 +55,7 @@ pub struct SimulateArgs {
     /// Stops the clock this long after its start; else it stops when nothing moves any more
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub until: Option<Duration>,
-    /// Exits 1 if a Run is left Pending
+    /// Exits 1 if a Run is left Pending, or fails because it is invalid
     #[arg(long)]
     pub require_placed: bool,
 }

@@ -45,6 +45,8 @@ pub struct SimulatedRun {
     pub order: usize,
     /// As stored.
     pub object: Arc<RunObject>,
+    /// File and line of what will end it as invalid.
+    pub fault: Option<Arc<str>>,
     /// `status.phase` in full.
     pub phase: Arc<str>,
     /// Reason of its condition.
@@ -109,6 +111,7 @@ pub struct Simulation {
     stop_at: Option<(usize, ObjectKey)>,
     explained: Option<Explained>,
     history: Option<History>,
+    cut_short: bool,
 }
 
 /// What came out.
@@ -120,6 +123,8 @@ pub struct Outcomes {
     pub times: Vec<Duration>,
     /// How far the clock went.
     pub elapsed_ms: u64,
+    /// The time was up before nothing moved any more.
+    pub cut_short: bool,
     /// Runs that only the alarm found: a lost wake-up, a bug.
     pub placed_after_flush: u64,
     /// What happened when, if it was recorded.
@@ -149,6 +154,7 @@ impl Simulation {
             ends: BinaryHeap::new(),
             version,
             times: Vec::new(),
+            cut_short: false,
             placed: 0,
             stop_at: None,
             explained: None,
@@ -216,7 +222,8 @@ impl Simulation {
             let moved = self.settle(progress);
             idle = if moved { 0 } else { idle + 1 };
             let Some(next) = self.next_moment().filter(|_| idle <= IDLE_MOMENTS_MAX) else { return };
-            if self.explained.is_some() || self.settings.until_ms.is_some_and(|until| next > MONO_START_MS.saturating_add(until)) {
+            self.cut_short = self.settings.until_ms.is_some_and(|until| next > MONO_START_MS.saturating_add(until));
+            if self.explained.is_some() || self.cut_short {
                 return;
             }
             self.go_to(next);
@@ -314,6 +321,8 @@ impl Simulation {
                 let Some(index) = self.store(&run, |object| object.phase = Phase::Terminal) else { return };
                 if let Some(run) = self.runs.get_mut(index) {
                     run.outcome = if phase == "Cancelled" { Outcome::Cancelled } else { Outcome::Failed };
+                    let fault = run.fault.as_ref().filter(|_| run.outcome == Outcome::Failed);
+                    let message = fault.map_or_else(|| message.clone(), |place| format!("{place}: {message}").into());
                     (run.phase, run.reason, run.message) = (phase.into(), reason.into(), message);
                 }
                 self.tell_history(|history, now| history.ended(index, now));
@@ -415,6 +424,7 @@ impl Simulation {
         }
         Outcomes {
             elapsed_ms: self.now.mono_ms - MONO_START_MS,
+            cut_short: self.cut_short,
             placed_after_flush: self.core.stats().placed_after_flush,
             runs: self.runs,
             times: self.times,

@@ -26,6 +26,8 @@ pub fn options() -> Options {
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: ALIASED_NODES_MAX },
         with_snippet: false,
         emit_comments: false,
+        // kubectl reads 010 as YAML 1.1 does: 8.
+        legacy_octal_numbers: true,
     }
 }
 

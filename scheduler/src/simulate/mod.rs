@@ -21,6 +21,7 @@ mod times;
 mod world;
 
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,15 +39,21 @@ use serde::Serialize;
 
 pub use args::{Output, RunName, SimulateArgs};
 use compare::{Comparison, Configuration, Side};
-use drive::{Outcome, Settings, SimulatedRun, Simulation, first_moment};
+use drive::{Outcome, Outcomes, Settings, SimulatedRun, Simulation, first_moment};
+use read::{Content, Source};
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
 pub(crate) use table::print_explanation as print_pods;
 use world::{Placed, World};
 
 use crate::cli::{EXIT_FAILED, EXIT_OK};
+use crate::printable::one_line;
 
 /// From so many objects on, stderr tells how far it is.
 const BIG: usize = 2_000;
+/// A text that takes a moment to read.
+const BIG_BYTES: usize = 16 << 20;
+/// How often it tells.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// Simulates and prints; answers the exit code.
 ///
@@ -55,10 +62,7 @@ const BIG: usize = 2_000;
 pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     let configurations = compare::configurations(args, registry)?;
     let mut world = World::new(Timestamp::now());
-    for path in read::files(&args.filenames)? {
-        let (file, text) = read::text(&path, stdin)?;
-        read::objects(&file, &text, &mut |found| world.take(found))?;
-    }
+    read_all(&args.filenames, &mut world, stdin, err)?;
     let (start, why) = world.start(args.now);
     world.complete(start);
     let explain = args.explain.as_ref().map(|run| ObjectKey::new(run.namespace.as_str(), run.name.as_str()));
@@ -66,7 +70,7 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
         explainable(key, &world)?;
     }
     for warning in &world.warnings {
-        writeln!(err, "warning: {warning}")?;
+        writeln!(err, "warning: {}", one_line(warning))?;
     }
     if world.more_warnings > 0 {
         writeln!(err, "warning: and {} more", world.more_warnings)?;
@@ -110,15 +114,43 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
             let report =
                 assemble::assemble(&side.outcomes, std::mem::take(&mut side.workspaces), std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
             let weights = side.profiles.of("").score_weights().collect();
-            let elapsed = Duration::from_millis(side.outcomes.elapsed_ms);
             match args.output {
                 Output::Json => print_json(&report, out)?,
-                Output::Table => table::print(&report, &table::Notes { weights, left_alone: &world.left_alone, start, why: &why, elapsed }, out)?,
+                Output::Table => {
+                    let Outcomes { elapsed_ms, cut_short, .. } = side.outcomes;
+                    table::print(&report, &table::Notes { weights, left_alone: &world.left_alone, start, why: &why, elapsed_ms, cut_short }, out)?;
+                }
             }
-            Ok(if args.require_placed && report.summary.pending > 0 { EXIT_FAILED } else { EXIT_OK })
+            let Summary { pending, failed, .. } = report.summary;
+            Ok(if args.require_placed && pending + failed > 0 { EXIT_FAILED } else { EXIT_OK })
         }
         [] => Ok(EXIT_OK),
     }
+}
+
+/// Reads everything, telling how far it is if that takes long.
+fn read_all(arguments: &[PathBuf], world: &mut World, stdin: &mut dyn Read, err: &mut dyn Write) -> anyhow::Result<()> {
+    let mut told = Instant::now();
+    for Source { path, named } in read::files(arguments)? {
+        let (file, text) = read::text(&path, stdin)?;
+        if text.len() >= BIG_BYTES {
+            writeln!(err, "reading {file}, {} MiB", text.len() >> 20)?;
+        }
+        let content = read::objects(&file, &text, &mut |found| {
+            world.take_or_leave(found);
+            if told.elapsed() >= PROGRESS_EVERY {
+                told = Instant::now();
+                let _ = writeln!(err, "read {} objects so far", world.len());
+            }
+        })?;
+        // In a folder there may be other files than manifests; who names one means it.
+        if let Content { objects: 0, stray: Some(stray) } = content
+            && named
+        {
+            return Err(stray.into());
+        }
+    }
+    Ok(())
 }
 
 fn print_comparison(args: &SimulateArgs, a: &Side, b: &Side, world: &World, now: Now, out: &mut dyn Write) -> anyhow::Result<u8> {
@@ -184,7 +216,13 @@ fn tell_oddities(world: &World, now: Now, err: &mut dyn Write) -> std::io::Resul
         stale += usize::from(binder::availability(&pod.object, now).verdict == Verdict::HeartbeatStale);
         for (resource, value) in from_api::pod_object(&pod.object).into_iter().flat_map(|object| object.bad_capacity) {
             let key = from_meta(&pod.object.metadata);
-            writeln!(err, "warning: Pod {key}: its capacity of {resource} is ignored: {value:?} is not a non-negative quantity")?;
+            let (key, resource) = (key.to_string(), resource.as_str());
+            writeln!(
+                err,
+                "warning: Pod {}: its capacity of {} is ignored: {value:?} is no quantity from 0 to 9223372036854775807",
+                one_line(&key),
+                one_line(resource)
+            )?;
         }
     }
     if stale > 0 {
@@ -197,18 +235,20 @@ fn tell_oddities(world: &World, now: Now, err: &mut dyn Write) -> std::io::Resul
 fn fill(simulation: &mut Simulation, world: &World, workspaces: &[(usize, PersistentWorkspace)]) {
     workspaces.iter().for_each(|(_, workspace)| simulation.add_workspace(from_api::workspace_object(workspace)));
     world.pods.iter().filter_map(|pod| from_api::pod_object(&pod.object)).for_each(|pod| simulation.add_pod(pod));
-    world.runs.iter().for_each(|run| simulation.add_run(simulated(&run.object, run.order)));
+    world.runs.iter().for_each(|run| simulation.add_run(simulated(run)));
 }
 
-fn simulated(run: &Run, order: usize) -> SimulatedRun {
+fn simulated(placed: &Placed<Run>) -> SimulatedRun {
+    let Placed { object: run, order, fault, .. } = placed;
     let status = run.status.as_ref();
     let scheduled = status.and_then(|status| conditions::find(&status.conditions, run_condition::SCHEDULED));
-    let placed = scheduled.filter(|condition| condition.status == "True").map(|condition| &condition.last_transition_time);
+    let since = scheduled.filter(|condition| condition.status == "True").map(|condition| &condition.last_transition_time);
     let completed = status.and_then(|status| conditions::find(&status.conditions, run_condition::COMPLETED));
     let reason = completed.filter(|_| run.phase().is_terminal()).or(scheduled).map_or("", |condition| condition.reason.as_str());
     SimulatedRun {
-        order,
+        order: *order,
         object: Arc::new(from_api::run_object(run)),
+        fault: fault.as_ref().map(|place| place.to_string().into()),
         phase: run.phase().as_str().into(),
         reason: reason.into(),
         message: status.and_then(|status| status.message.as_deref()).unwrap_or_default().into(),
@@ -217,7 +257,7 @@ fn simulated(run: &Run, order: usize) -> SimulatedRun {
         rejections: Vec::new(),
         outcome: Outcome::Untouched,
         placed_after: None,
-        placed_wall_ms: placed.or(status.and_then(|status| status.start_time.as_ref())).map(|time| time.0.as_millisecond()),
+        placed_wall_ms: since.or(status.and_then(|status| status.start_time.as_ref())).map(|time| time.0.as_millisecond()),
     }
 }
 
@@ -238,7 +278,7 @@ impl<'w> Progress<'w> {
     }
 
     fn tell(&mut self, placed: usize) {
-        if self.told.is_some_and(|told| told.elapsed() >= Duration::from_secs(1)) {
+        if self.told.is_some_and(|told| told.elapsed() >= PROGRESS_EVERY) {
             self.told = Some(Instant::now());
             self.any = true;
             let _ = writeln!(self.err, "placed {placed} of {} Runs", self.runs);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use serde_saphyr::DuplicateKeyPolicy;
+
 use super::lines::{Lines, options};
 
 /// The largest input that is read, bytes.
@@ -16,7 +18,7 @@ const INPUT_BYTES_MAX: u64 = 512 << 20;
 const FOLDERS_DEPTH_MAX: usize = 16;
 
 /// Input that can't be read: the file, the line if there is one, and why.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub struct Unreadable {
     /// As given on the command line, or found below it.
     pub file: String,
@@ -68,43 +70,64 @@ impl Found<'_> {
         let path = format!("{}.{}", self.place.below, path.trim_matches('.'));
         Place { file: self.place.file.clone(), line: self.document.lines().line(&path), below: String::new() }
     }
+
+    /// Paths of its keys that stand twice in one mapping; the later one is in `value`.
+    pub fn twice(&self) -> impl Iterator<Item = &str> {
+        let below = self.place.below.as_str();
+        let inside = move |path: &'_ str| path.strip_prefix(below).filter(|rest| below.is_empty() || rest.starts_with('.')).is_some();
+        self.document.twice.iter().filter(move |path| inside(path)).map(move |path| path[below.len()..].trim_start_matches('.'))
+    }
 }
 
 struct Document<'t> {
     file: Arc<str>,
     text: &'t str,
     before: u64,
+    first_line: u64,
     lines: OnceCell<Lines>,
+    /// Keys that stand twice in one mapping, of which the later one is taken: paths.
+    twice: Vec<String>,
 }
 
-impl Document<'_> {
+impl<'t> Document<'t> {
+    /// `text` begins after `before` lines of its file.
+    fn new(file: &Arc<str>, text: &'t str, before: u64) -> Self {
+        let blank = |line: &str| line.trim().is_empty() || line.starts_with('#') || line.starts_with('%') || line.trim_end() == "---";
+        let first_line = before + 1 + text.lines().take_while(|line| blank(line)).count() as u64;
+        Self { file: file.clone(), text, before, first_line, lines: OnceCell::new(), twice: Vec::new() }
+    }
+
     fn lines(&self) -> &Lines {
         self.lines.get_or_init(|| Lines::of(self.text, self.before))
     }
-
-    /// The line of the first content.
-    fn first_line(&self) -> u64 {
-        let blank = |line: &str| line.trim().is_empty() || line.starts_with('#') || line.starts_with('%') || line.trim_end() == "---";
-        self.before + 1 + self.text.lines().take_while(|line| blank(line)).count() as u64
-    }
 }
 
-/// The files that the arguments name: `-` and files as they are, folders by their manifests, sorted.
+/// A file to read.
+pub struct Source {
+    /// Its path; `-` is standard input.
+    pub path: PathBuf,
+    /// Named itself, not found in a folder.
+    pub named: bool,
+}
+
+/// The files that the arguments name: `-` and files as they are, folders by their manifests, sorted. As with kubectl, links to
+/// folders below a folder are not followed.
 ///
 /// # Errors
 /// A path that doesn't exist, or a folder without manifests.
-pub fn files(arguments: &[PathBuf]) -> Result<Vec<PathBuf>, Unreadable> {
+pub fn files(arguments: &[PathBuf]) -> Result<Vec<Source>, Unreadable> {
     let mut files = Vec::new();
     for path in arguments {
         if path.as_os_str() == "-" || !path.is_dir() {
-            files.push(path.clone());
+            files.push(Source { path: path.clone(), named: true });
             continue;
         }
-        let before = files.len();
-        collect(path, FOLDERS_DEPTH_MAX, &mut files)?;
-        if files.len() == before {
+        let mut found = Vec::new();
+        collect(path, FOLDERS_DEPTH_MAX, &mut found)?;
+        if found.is_empty() {
             return Err(Unreadable { file: path.display().to_string(), line: None, why: "no .yaml, .yml or .json file in this folder".into() });
         }
+        files.extend(found.into_iter().map(|path| Source { path, named: false }));
     }
     Ok(files)
 }
@@ -118,7 +141,7 @@ fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), 
             continue;
         }
         if path.is_dir() {
-            if depth > 0 {
+            if depth > 0 && !path.is_symlink() {
                 collect(&path, depth - 1, files)?;
             }
         } else if path.extension().is_some_and(|ext| ["yaml", "yml", "json"].iter().any(|known| ext.eq_ignore_ascii_case(known))) {
@@ -156,15 +179,36 @@ pub fn text(path: &Path, stdin: &mut dyn Read) -> Result<(Arc<str>, String), Unr
     }
 }
 
-/// Hands every object of `text` to `take`, items of lists one by one.
+/// What one text holds.
+#[derive(Debug, Default)]
+pub struct Content {
+    /// How many objects.
+    pub objects: usize,
+    /// The first of what is none: a document or an item of a list that is a single value or has no `kind`.
+    pub stray: Option<Unreadable>,
+}
+
+/// Hands every object of `text` to `take`, items of lists one by one, and what is no object as an error.
 ///
 /// # Errors
-/// The first document that is neither YAML nor JSON, or no object.
-pub fn objects(file: &Arc<str>, text: &str, take: &mut dyn FnMut(Found<'_>)) -> Result<(), Unreadable> {
+/// The first document that is neither YAML nor JSON.
+pub fn objects(file: &Arc<str>, text: &str, take: &mut dyn FnMut(Result<Found<'_>, Unreadable>)) -> Result<Content, Unreadable> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut content = Content::default();
+    let mut counted = |found: Result<Found<'_>, Unreadable>| {
+        match &found {
+            Ok(_) => content.objects += 1,
+            Err(stray) if content.stray.is_none() => content.stray = Some(stray.clone()),
+            Err(_) => {}
+        }
+        take(found);
+    };
     let json_error = if text.trim_start().starts_with(['{', '[']) {
         match json_documents(file, text) {
-            Ok(documents) => return documents.into_iter().try_for_each(|(document, value)| flatten(&document, String::new(), value, None, take)),
+            Ok(documents) => {
+                documents.into_iter().for_each(|(document, value)| flatten(&document, String::new(), value, None, &mut counted));
+                return Ok(content);
+            }
             // YAML's flow style begins alike.
             Err(error) => Some(error),
         }
@@ -172,22 +216,36 @@ pub fn objects(file: &Arc<str>, text: &str, take: &mut dyn FnMut(Found<'_>)) -> 
         None
     };
     let is_json = file.to_ascii_lowercase().ends_with(".json");
-    for document in yaml_documents(file, text) {
-        let value: Value = serde_saphyr::from_str_with_options(document.text, options()).map_err(|error| {
-            let line = error.location().map_or_else(|| document.first_line(), |location| document.before + location.line());
-            let yaml = Unreadable { file: file.to_string(), line: Some(line), why: without_place(&error.to_string()) };
-            match &json_error {
-                Some(json) if is_json || text.trim_end().ends_with(['}', ']']) => {
-                    Unreadable { file: json.file.clone(), line: json.line, why: json.why.clone() }
-                }
-                _ => yaml,
-            }
+    for mut document in yaml_documents(file, text) {
+        let value = yaml(&mut document).map_err(|yaml| match &json_error {
+            Some(json) if is_json || text.trim_end().ends_with(['}', ']']) => json.clone(),
+            _ => yaml,
         })?;
         if !value.is_null() {
-            flatten(&document, String::new(), value, None, take)?;
+            flatten(&document, String::new(), value, None, &mut counted);
         }
     }
-    Ok(())
+    Ok(content)
+}
+
+/// Reads a YAML document. A key that stands twice is noted, since it is the object's fault and not the text's.
+fn yaml(document: &mut Document<'_>) -> Result<Value, Unreadable> {
+    let text = document.text;
+    let read = |duplicate_keys| {
+        let mut options = options();
+        options.duplicate_keys = duplicate_keys;
+        serde_saphyr::from_str_with_options::<Value>(text, options)
+    };
+    let value = match read(DuplicateKeyPolicy::Error) {
+        Err(error) if matches!(error.without_snippet(), serde_saphyr::Error::DuplicateMappingKey { .. }) => {
+            read(DuplicateKeyPolicy::LastWins).inspect(|_| document.twice = document.lines().twice().into_iter().map(|(path, _)| path).collect())
+        }
+        read => read,
+    };
+    value.map_err(|error| {
+        let line = error.location().map_or(document.first_line, |location| document.before + location.line());
+        Unreadable { file: document.file.to_string(), line: Some(line), why: without_place(&error.to_string()) }
+    })
 }
 
 /// The message of a YAML error without its own account of the place.
@@ -214,7 +272,7 @@ fn json_documents<'t>(file: &Arc<str>, text: &'t str) -> Result<Vec<(Document<'t
             why: format!("not JSON: {}", without_place(&error.to_string())),
         })?;
         let slice = text.get(start..end).unwrap_or_default();
-        documents.push((Document { file: file.clone(), text: slice, before, lines: OnceCell::new() }, value));
+        documents.push((Document::new(file, slice, before), value));
         before += slice.bytes().filter(|byte| *byte == b'\n').count() as u64;
         start = end;
     }
@@ -226,7 +284,7 @@ fn yaml_documents<'t>(file: &Arc<str>, text: &'t str) -> Vec<Document<'t>> {
     let mut documents = Vec::new();
     let (mut start, mut before, mut offset, mut line_number) = (0, 0, 0, 0);
     let mut content = false;
-    let mut push = |from: usize, to: usize, before| documents.push(Document { file: file.clone(), text: &text[from..to], before, lines: OnceCell::new() });
+    let mut push = |from: usize, to: usize, before| documents.push(Document::new(file, &text[from..to], before));
     for line in text.split_inclusive('\n') {
         let bare = line.trim_end();
         let separator = line.starts_with("---") && (bare.len() == 3 || line[3..].starts_with([' ', '\t']));
@@ -246,44 +304,47 @@ fn yaml_documents<'t>(file: &Arc<str>, text: &'t str) -> Vec<Document<'t>> {
 }
 
 /// Takes lists apart. `inherit` is the `apiVersion` and `kind` of items that have none, as those of a `PodList`.
-fn flatten(
-    document: &Document<'_>,
-    below: String,
-    mut value: Value,
-    inherit: Option<(&Value, &str)>,
-    take: &mut dyn FnMut(Found<'_>),
-) -> Result<(), Unreadable> {
+fn flatten(document: &Document<'_>, below: String, mut value: Value, inherit: Option<(&Value, &str)>, take: &mut dyn FnMut(Result<Found<'_>, Unreadable>)) {
     if let (Some((api_version, kind)), Some(members)) = (inherit, value.as_object_mut())
         && !members.contains_key("kind")
     {
         members.insert("kind".into(), kind.into());
         members.entry("apiVersion").or_insert_with(|| api_version.clone());
     }
-    let here = || if below.is_empty() { document.first_line() } else { document.lines().line(&below) };
-    let not_an_object = |why: &str| Unreadable { file: document.file.to_string(), line: Some(here()), why: format!("not a Kubernetes object: {why}") };
-    let kind = match &value {
-        Value::Object(members) => match members.get("kind").and_then(Value::as_str) {
-            Some(kind) if !kind.is_empty() => kind.to_owned(),
-            _ => return Err(not_an_object("kind is missing")),
+    match kind_of(&value) {
+        Err(why) => {
+            let line = if below.is_empty() { document.first_line } else { document.lines().line(&below) };
+            take(Err(Unreadable { file: document.file.to_string(), line: Some(line), why: format!("not a Kubernetes object: {why}") }));
+        }
+        Ok(kind) => match kind.strip_suffix("List").map(str::to_owned) {
+            Some(item_kind) if item_kind.is_empty() || value.get("items").is_some() => {
+                let items = match value.get_mut("items").map(Value::take) {
+                    Some(Value::Array(items)) => items,
+                    _ => Vec::new(),
+                };
+                let api_version = value.get("apiVersion").cloned().unwrap_or_default();
+                let inherit = (!item_kind.is_empty()).then_some((&api_version, &*item_kind));
+                let prefix = if below.is_empty() { String::new() } else { format!("{below}.") };
+                for (i, item) in items.into_iter().enumerate() {
+                    flatten(document, format!("{prefix}items[{i}]"), item, inherit, take);
+                }
+            }
+            _ => {
+                let place = Place { file: document.file.clone(), line: document.first_line, below };
+                take(Ok(Found { value, place, document }));
+            }
         },
-        Value::Array(_) => return Err(not_an_object("it is a bare list; use kind: List")),
-        _ => return Err(not_an_object("it is a single value")),
-    };
-    let item_kind = kind.strip_suffix("List");
-    if let Some(item_kind) = item_kind
-        && (item_kind.is_empty() || value.get("items").is_some())
-    {
-        let items = match value.get_mut("items").map(Value::take) {
-            None | Some(Value::Null) => Vec::new(),
-            Some(Value::Array(items)) => items,
-            Some(_) => return Err(not_an_object("items is not a list")),
-        };
-        let api_version = value.get("apiVersion").cloned().unwrap_or_default();
-        let inherit = (!item_kind.is_empty()).then_some((&api_version, item_kind));
-        let prefix = if below.is_empty() { String::new() } else { format!("{below}.") };
-        return items.into_iter().enumerate().try_for_each(|(i, item)| flatten(document, format!("{prefix}items[{i}]"), item, inherit, take));
     }
-    let place = Place { file: document.file.clone(), line: document.first_line(), below };
-    take(Found { value, place, document });
-    Ok(())
+}
+
+/// The kind of an object, or why it is none.
+fn kind_of(value: &Value) -> Result<&str, &'static str> {
+    let members = match value {
+        Value::Object(members) => members,
+        Value::Array(_) => return Err("it is a bare list; use kind: List"),
+        _ => return Err("it is a single value"),
+    };
+    let kind = members.get("kind").and_then(Value::as_str).filter(|kind| !kind.is_empty()).ok_or("kind is missing")?;
+    let items = members.get("items").filter(|_| kind.ends_with("List"));
+    if items.is_some_and(|items| !items.is_null() && !items.is_array()) { Err("items is not a list") } else { Ok(kind) }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use comfy_table::{ContentArrangement, Table, presets};
 use jiff::Timestamp;
 
+use crate::printable::{Printable, one_line};
+
 use super::report::{ExplainReport, Report, RunReport, ScoreReport};
 
 /// What is told beside the report.
@@ -19,8 +21,10 @@ pub struct Notes<'a> {
     pub start: Timestamp,
     /// Why then.
     pub why: &'a str,
-    /// How far it went.
-    pub elapsed: Duration,
+    /// How far it went, milliseconds.
+    pub elapsed_ms: u64,
+    /// `--until` stopped it.
+    pub cut_short: bool,
 }
 
 /// Prints everything.
@@ -28,11 +32,12 @@ pub struct Notes<'a> {
 /// # Errors
 /// What can't be written.
 pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let out = &mut Printable(out);
     if !report.workspaces.is_empty() {
         let mut table = table(&["WORKSPACE", "PHASE", "POD", "MESSAGE"]);
         for workspace in &report.workspaces {
             let name = format!("{}/{}", workspace.namespace, workspace.name);
-            table.add_row([&name, &*workspace.phase, workspace.bound_pod.as_deref().unwrap_or("-"), &*workspace.message]);
+            add_row(&mut table, [&name, &*workspace.phase, workspace.bound_pod.as_deref().unwrap_or("-"), &*workspace.message]);
         }
         write(&table, out)?;
         writeln!(out)?;
@@ -44,7 +49,7 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
         for run in &report.runs {
             let name = format!("{}/{}", run.namespace, run.name);
             let score = run.scores.first().map_or_else(String::new, |score| score_text(score, &notes.weights));
-            table.add_row([name, run.phase.to_string(), pod_or_reason(run), score]);
+            add_row(&mut table, [name, run.phase.to_string(), pod_or_reason(run), score]);
         }
         write(&table, out)?;
     }
@@ -124,7 +129,7 @@ pub fn print_explanation(explain: &ExplainReport, weights: &[(&'static str, i64)
             });
         }
         row.push(pod.score.as_ref().map_or_else(String::new, |score| score_text(score, weights)));
-        table.add_row(row);
+        add_row(&mut table, row);
     }
     write(&table, out)
 }
@@ -140,9 +145,10 @@ fn summary(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Resul
     }
     writeln!(out, "Runs: {}", parts.join(", "))?;
     if summary.cycles > 0 {
-        writeln!(out, "Decisions: {}, each within {} µs (half of them) or {} µs (99 %)", summary.cycles, summary.decision.p50_us, summary.decision.p99_us)?;
+        writeln!(out, "Decisions: {}, p50 {} µs, p99 {} µs", summary.cycles, summary.decision.p50_us, summary.decision.p99_us)?;
     }
-    writeln!(out, "Clock: from {} ({}), {:?} of virtual time", notes.start, notes.why, notes.elapsed)?;
+    let end = if notes.cut_short { "stopped by --until" } else { "until nothing moved any more" };
+    writeln!(out, "Clock: from {} ({}), {} of virtual time, {end}", notes.start, notes.why, time(notes.elapsed_ms))?;
     if !notes.left_alone.is_empty() {
         let kinds: Vec<String> = notes.left_alone.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
         writeln!(out, "Left alone: {}", kinds.join(", "))?;
@@ -150,11 +156,28 @@ fn summary(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Resul
     Ok(())
 }
 
+/// A duration as Go writes it, without parts that are zero: `1h30m`, `1.5s`, `0s`.
+pub fn time(ms: u64) -> String {
+    let (hours, minutes, rest) = (ms / 3_600_000, ms / 60_000 % 60, Duration::from_millis(ms % 60_000));
+    let part = |count: u64, unit: &str| if count == 0 { String::new() } else { format!("{count}{unit}") };
+    let seconds = match (rest.is_zero(), ms) {
+        (true, 0) => "0s".to_owned(),
+        (true, _) => String::new(),
+        (false, _) => format!("{rest:?}"),
+    };
+    format!("{}{}{seconds}", part(hours, "h"), part(minutes, "m"))
+}
+
 /// An empty table.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header.to_vec());
     table
+}
+
+/// Adds a row, every cell in one line.
+pub fn add_row(table: &mut Table, cells: impl IntoIterator<Item = impl AsRef<str>>) {
+    table.add_row(cells.into_iter().map(|cell| one_line(cell.as_ref()).into_owned()));
 }
 
 /// Prints a table.
@@ -166,4 +189,16 @@ pub fn write(table: &Table, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_in_go() {
+        for (ms, text) in [(0, "0s"), (500, "500ms"), (1_500, "1.5s"), (60_000, "1m"), (61_001, "1m1.001s"), (5_400_000, "1h30m"), (90_000_000, "25h")] {
+            assert_eq!(time(ms), text);
+        }
+    }
 }

@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use berth_api::constants::{API_VERSION, GROUP, KIND_PERSISTENT_WORKSPACE, KIND_RUN, LABEL_RUNTIME, POD_CONDITION_RUNTIMED_READY};
-use berth_api::names::{is_dns_label, is_dns_subdomain};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_api::rules::{self, FieldError};
 use berth_api::run::{RunPhase, RunStatus};
 use berth_api::{PersistentWorkspace, Run, decode};
 use berth_framework::from_api::{self, ReadRun};
-use berth_framework::model::ObjectKey;
+use berth_framework::model::{InvalidReason, InvalidRun, ObjectKey};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
-use super::read::{Found, Place};
+use crate::printable::one_line;
+
+use super::read::{Found, Place, Unreadable};
 use super::times::Newest;
 
 /// How many problems of one object are told.
@@ -45,6 +46,8 @@ pub struct Placed<T> {
     pub object: T,
     /// Order in the input.
     pub order: usize,
+    /// Where a Run has what the API accepts and the scheduler can't use.
+    pub fault: Option<Place>,
     place: Place,
 }
 
@@ -94,8 +97,15 @@ impl World {
         self.seen
     }
 
-    /// Takes an object of the input.
-    pub fn take(&mut self, mut found: Found<'_>) {
+    /// Takes an object of the input; what is none is left out.
+    pub fn take_or_leave(&mut self, found: Result<Found<'_>, Unreadable>) {
+        match found {
+            Ok(found) => self.take(found),
+            Err(stray) => self.warn(format!("{stray}; left out")),
+        }
+    }
+
+    fn take(&mut self, mut found: Found<'_>) {
         self.seen += 1;
         let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (kind, api_version) = (text(&found.value, "kind"), text(&found.value, "apiVersion"));
@@ -108,7 +118,10 @@ impl World {
             }
             KIND_RUN if ours => self.take_ours(found, KIND_RUN, &api_version),
             KIND_PERSISTENT_WORKSPACE if ours => self.take_ours(found, KIND_PERSISTENT_WORKSPACE, &api_version),
-            _ => *self.left_alone.entry(if group.is_empty() { kind } else { format!("{kind}.{group}") }).or_default() += 1,
+            _ => {
+                let name = if group.is_empty() { kind } else { format!("{kind}.{group}") };
+                *self.left_alone.entry(one_line(&name).into_owned()).or_default() += 1;
+            }
         }
     }
 
@@ -145,9 +158,12 @@ impl World {
             *self.left_alone.entry(format!("Pod without label {LABEL_RUNTIME}")).or_default() += 1;
             return;
         }
+        for path in found.twice() {
+            self.warn(format!("{}: Pod {}: {path} stands twice, the later one counts", found.place_of(path), key_of(&found.value)));
+        }
         self.newest.see(&found.value);
         let order = self.seen;
-        let twin = keep(&mut self.pods, &mut self.known, "Pod", Placed { object: pod, order, place: found.place.clone() });
+        let twin = keep(&mut self.pods, &mut self.known, "Pod", Placed { object: pod, order, fault: None, place: found.place.clone() });
         self.warn_of_twin("Pod", found, twin);
     }
 
@@ -157,6 +173,7 @@ impl World {
         if api_version != API_VERSION {
             problems.push(("apiVersion".into(), format!("must be {API_VERSION}, not {api_version:?}")));
         }
+        problems.extend(found.twice().map(|path| (path.to_owned(), "stands twice".to_owned())));
         let is_run = kind == KIND_RUN;
         let value = &found.value;
         let errors = if is_run { rules::validate_run(value) } else { rules::validate_workspace(value) };
@@ -203,11 +220,12 @@ impl World {
         let (order, place) = (self.seen, found.place.clone());
         match ours {
             Ours::Run(read) => {
-                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object: read.run, order, place });
+                let fault = fault_of(&read.run).map(|path| found.place_of(&path));
+                let twin = keep(&mut self.runs, &mut self.known, KIND_RUN, Placed { object: read.run, order, fault, place });
                 self.warn_of_twin(KIND_RUN, found, twin);
             }
             Ours::Workspace(object) => {
-                let twin = keep(&mut self.workspaces, &mut self.known, KIND_PERSISTENT_WORKSPACE, Placed { object: *object, order, place });
+                let twin = keep(&mut self.workspaces, &mut self.known, KIND_PERSISTENT_WORKSPACE, Placed { object: *object, order, fault: None, place });
                 self.warn_of_twin(KIND_PERSISTENT_WORKSPACE, found, twin);
             }
         }
@@ -287,20 +305,23 @@ fn told(found: &Found<'_>, problems: &[(String, String)]) -> String {
     text
 }
 
-/// What the API server checks of every object's name and namespace.
+/// The field for which the scheduler will end a Run that the API accepts: the beginning of what it will say.
+fn fault_of(run: &Run) -> Option<String> {
+    let InvalidRun { reason, message } = from_api::run_object(run).invalid?;
+    Some(match (reason, run.spec.requests()) {
+        (InvalidReason::InvalidResources, Err(error)) => format!("spec.resources.requests.{}", error.name),
+        _ => message.split(": ").next().unwrap_or_default().to_owned(),
+    })
+}
+
+/// Name and namespace must be there, as texts; the rules check the rest.
 fn name_problems(value: &Value) -> Vec<(String, String)> {
-    let meta = value.get("metadata");
-    let mut problems = Vec::new();
-    let rules: [(_, fn(&str) -> bool, _); 2] = [("name", is_dns_subdomain, "subdomain"), ("namespace", is_dns_label, "label")];
-    for (field, is_right, what) in rules {
-        let problem = match meta.and_then(|meta| meta.get(field)) {
-            None | Some(Value::Null) => Some("is required".to_owned()),
-            Some(Value::String(text)) => (!is_right(text)).then(|| format!("{text:?} is not a DNS-1123 {what}")),
-            Some(_) => Some("must be a string".to_owned()),
-        };
-        problems.extend(problem.map(|problem| (format!("metadata.{field}"), problem)));
-    }
-    problems
+    let missing = |field: &str| match value.get("metadata").and_then(|meta| meta.get(field)) {
+        None | Some(Value::Null) => Some((format!("metadata.{field}"), "is required".to_owned())),
+        Some(Value::String(_)) => None,
+        Some(_) => Some((format!("metadata.{field}"), "must be a string".to_owned())),
+    };
+    ["name", "namespace"].into_iter().filter_map(missing).collect()
 }
 
 fn key_of(value: &Value) -> ObjectKey {
@@ -357,7 +378,7 @@ fn keep<T: Stored>(
     meta.resource_version = some(&mut meta.resource_version).or_else(|| old_meta.resource_version.take());
     meta.creation_timestamp = meta.creation_timestamp.take().or_else(|| old_meta.creation_timestamp.take());
     *status = status.take().or_else(|| old_status.take());
-    old.object = new.object;
+    (old.object, old.fault) = (new.object, new.fault);
     Some(std::mem::replace(&mut old.place, new.place))
 }
 

@@ -13,7 +13,7 @@ fn file(folder: &tempfile::TempDir, name: &str, text: impl AsRef<[u8]>) -> Strin
 fn an_object_the_api_refuses_is_failed_with_its_place_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let head = "apiVersion: kruntimes.io/v1alpha1\nkind: Run\nmetadata:\n  namespace: ns\n  name: bad\nspec:\n  runtime: bash\n  mode:\n    task: {}\n";
-    let rows: [(&str, &str); 6] = [
+    let rows: [(&str, &str); 7] = [
         ("  workspace:\n    name: Bad_Name\n", "13: spec.workspace.name: "),
         ("  workspace:\n    name: w\n    kind: ConfigMap\n", "14: spec.workspace.kind: unsupported value \"ConfigMap\""),
         (
@@ -23,13 +23,14 @@ fn an_object_the_api_refuses_is_failed_with_its_place_and_the_rest_goes_on() {
         ("  ttlSecondsAfterFinished: soon\n", "12: spec.ttlSecondsAfterFinished: "),
         ("  timeout: 5\n", "12: spec.timeout: "),
         ("  env:\n  - value: x\n", "13: spec.env[0].name: "),
+        ("  timeout: 5s\n  timeout: 6s\n", "12: spec.timeout: stands twice"),
     ];
     for (more, expected) in rows {
         let text = format!("{}---\n{head}{more}---\n{}", pod("p", 2, ""), a_run("good", "", ""));
         let path = file(&folder, "runs.yaml", text);
         let Answer { code, out, .. } = simulate(&["-f", &path, "-o", "json", "--require-placed"], "");
         let result: serde_json::Value = serde_json::from_str(&out).unwrap();
-        assert_eq!((code, result["runs"][0]["phase"].as_str(), result["runs"][0]["reason"].as_str()), (0, Some("Failed"), Some("InvalidSpec")), "{more}");
+        assert_eq!((code, result["runs"][0]["phase"].as_str(), result["runs"][0]["reason"].as_str()), (1, Some("Failed"), Some("InvalidSpec")), "{more}");
         let message = result["runs"][0]["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("{path}:{expected}")), "{message}\n{expected}");
         assert_eq!(lines(&result)[1], "good p");
@@ -86,22 +87,70 @@ fn an_unknown_field_has_no_effect_and_a_warning() {
 }
 
 #[test]
-fn what_no_schema_can_check_fails_in_the_core() {
-    let run = a_run("a", "", "").replace(r#""mode""#, r#""resources":{"requests":{"example.com/gpu":"1500m"}},"mode""#);
-    let lines = lines(&result(&[], &(pod("p", 1, "") + &run)));
-    assert!(lines[0].starts_with("a Failed/Invalid"), "{lines:?}");
+fn what_no_schema_can_check_fails_in_the_core_and_is_told_with_its_place() {
+    let required = "spec.affinity.runAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].labelSelector";
+    let selects = |expression: &str| {
+        let term = format!(r#"{{"topologyKey":"kruntimes.io/runtime-pod","labelSelector":{{"matchExpressions":[{{"key":"a",{expression}}}]}}}}"#);
+        format!(r#""affinity":{{"runAffinity":{{"requiredDuringSchedulingIgnoredDuringExecution":[{term}]}}}}"#)
+    };
+    let long = r#""resources":{"requests":{"example.com/gpu":"99999999999999999999"}}"#;
+    for (spec, expected) in [
+        (
+            r#""resources":{"requests":{"example.com/gpu":"1500m"}}"#.to_owned(),
+            "InvalidResources <stdin>:3: resource request \"example.com/gpu\" must be a non-negative integer".to_owned(),
+        ),
+        (
+            long.to_owned(),
+            "InvalidResources <stdin>:3: resource request \"example.com/gpu\" must be a non-negative integer, and is greater than 9223372036854775807"
+                .to_owned(),
+        ),
+        (selects(r#""operator":"In""#), format!("InvalidSpec <stdin>:3: {required}: values: Invalid value: []: for 'in'")),
+        (
+            selects(r#""operator":"Exists","values":["x"]"#),
+            format!("InvalidSpec <stdin>:3: {required}: values: Invalid value: [\"x\"]: values set must be empty"),
+        ),
+        (selects(r#""operator":"In","values":["日本"]"#), format!("InvalidSpec <stdin>:3: {required}: values[0][a]: Invalid value: \"日本\": a valid label")),
+    ] {
+        let run = a_run("a", "", "").replace(r#""mode""#, &format!("\n{spec},\"mode\""));
+        let lines = lines(&result(&[], &(pod("p", 1, "") + &run)));
+        assert!(lines[0].starts_with(&format!("a Failed/{expected}")), "{lines:?}\n{expected}");
+    }
+}
+
+#[test]
+fn metadata_and_numbers_are_judged_as_the_api_server_does() {
+    for (meta, expected) in [
+        (r#""labels":{"a/b/c":"x"}"#, r#"metadata.labels: "a/b/c": a valid label key must consist"#),
+        (r#""labels":{"a":"x y"}"#, r#"metadata.labels: "x y": a valid label must be"#),
+        (r#""annotations":{"日本":"x"}"#, r#"metadata.annotations: "日本": name part must consist"#),
+        (r#""ownerReferences":[{}]"#, "metadata.ownerReferences[0].apiVersion: must not be empty"),
+    ] {
+        let lines = lines(&result(&[], &a_run("a", meta, "")));
+        assert!(lines[0].starts_with(&format!("a Failed/InvalidSpec <stdin>:1: {expected}")), "{lines:?}");
+    }
+    let yaml = |runs: &str| {
+        format!(
+            "---\napiVersion: kruntimes.io/v1alpha1\nkind: Run\nmetadata: {{namespace: ns, name: 'a{runs}'}}\nspec: {{runtime: bash, mode: {{task: {{}}}}, resources: {{requests: {{runs: {runs}}}}}}}\n"
+        )
+    };
+    let input = pod("p", 1_011, "").replace('\n', "\n---\n") + &["1e3", "1.0", "010"].map(yaml).concat();
+    let result = result(&[], &input);
+    assert_eq!(lines(&result), ["a1e3 p", "a1.0 p", "a010 p"]);
+    // 1000 + 1 + 8, as kubectl reads them: there is room for two more and not for three.
+    let more = |runs: &str| lines(&self::result(&[], &(input.clone() + &yaml(runs))))[3].clone();
+    assert_eq!((more("2").as_str(), more("3").as_str()), ("a2 p", "a3 Pending/Unschedulable 0/1 fit: 1 insufficient runs"));
 }
 
 #[test]
 fn a_bad_capacity_is_ignored_with_a_warning() {
     let answer = simulate(&["-f", "-"], &pod("p", 1, "").replace(r#""1""#, r#""many""#));
-    assert_eq!(answer.err, "warning: Pod ns/p: its capacity of runs is ignored: \"many\" is not a non-negative quantity\n");
+    assert_eq!(answer.err, "warning: Pod ns/p: its capacity of runs is ignored: \"many\" is no quantity from 0 to 9223372036854775807\n");
 }
 
 #[test]
 fn unreadable_input_exits_2_and_names_file_and_line() {
     let folder = tempfile::tempdir().unwrap();
-    let rows: [(&str, &[u8], &str); 9] = [
+    let rows: [(&str, &[u8], &str); 8] = [
         ("a.yaml", b"kind: Run\nspec: [\n", ":2: unclosed bracket '['"),
         ("b.yaml", b"kind: Run\n---\nkind: Run\n  x: 1\n", ":4: "),
         ("c.json", b"{\"kind\": \"Run\",\n\n \"spec\": {,}}", ":3: not JSON: key must be a string"),
@@ -110,7 +159,6 @@ fn unreadable_input_exits_2_and_names_file_and_line() {
         ("f.yaml", b"# only\n---\n- 1\n", ":3: not a Kubernetes object: it is a bare list; use kind: List"),
         ("g.yaml", b"text\n", ":1: not a Kubernetes object: it is a single value"),
         ("h.yaml", b"kind: Run\nx: \xff\n", ":2: not UTF-8"),
-        ("i.yaml", b"kind: List\nitems:\n- kind: Pod\n- {}\n", ":4: not a Kubernetes object: kind is missing"),
     ];
     for (name, text, expected) in rows {
         let path = file(&folder, name, text);
@@ -126,6 +174,29 @@ fn unreadable_input_exits_2_and_names_file_and_line() {
         assert_eq!(code, 2);
         assert!(err.starts_with(&format!("error: {}: {expected}", path.display())), "{err}");
     }
+}
+
+#[test]
+fn what_is_no_object_is_left_out_beside_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = "kind: List\nitems:\n- 42\n- kind: Pod\n  apiVersion: v1\n  metadata: {namespace: ns, name: p, labels: {runtime: bash}}\n-\n- {}\n---\n7\n";
+    let twice = "kind: Pod\napiVersion: v1\nmetadata: {namespace: ns, name: q, labels: {runtime: bash, runtime: other}}\n";
+    std::fs::create_dir(folder.path().join("d")).unwrap();
+    let paths = [file(&folder, "d/a.yaml", list), file(&folder, "d/b.yaml", twice), file(&folder, "d/values.yaml", "replicas: 3\n")];
+    std::os::unix::fs::symlink("..", folder.path().join("d/loop")).unwrap();
+    std::fs::write(folder.path().join("d/c.json"), a_run("r", "", "")).unwrap();
+    let Answer { code, out, err } = simulate(&["-f", folder.path().join("d").to_str().unwrap(), "-o", "json"], "");
+    assert_eq!((code, lines(&serde_json::from_str(&out).unwrap())), (0, vec!["r p".to_owned()]), "{err}");
+    let [a, b, values] = &paths;
+    let expected = [
+        format!("warning: {a}:3: not a Kubernetes object: it is a single value; left out"),
+        format!("warning: {a}:7: not a Kubernetes object: it is a single value; left out"),
+        format!("warning: {a}:8: not a Kubernetes object: kind is missing; left out"),
+        format!("warning: {a}:10: not a Kubernetes object: it is a single value; left out"),
+        format!("warning: {b}:3: Pod ns/q: metadata.labels.runtime stands twice, the later one counts"),
+        format!("warning: {values}:1: not a Kubernetes object: kind is missing; left out"),
+    ];
+    assert_eq!(err.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]
@@ -150,4 +221,28 @@ fn a_wrong_configuration_tells_everything_at_once_and_exits_2() {
     for part in [":8:", "weight", ":9:", "RunAffinity"] {
         assert!(err.contains(part), "{part} is missing in {err}");
     }
+}
+
+#[test]
+fn what_a_terminal_would_obey_is_shown_escaped_for_people_and_exactly_in_json() {
+    let escape = "\\u001b[31m";
+    let input = [
+        pod(&format!("p{escape}"), 1, ""),
+        a_run(&format!("esc{escape}red\\nline"), "", ""),
+        a_run("told", "", &format!(r#""status":{{"phase":"Failed","message":"x{escape}\ny"}}"#)),
+        format!(r#"{{"kind":"Odd{escape}\nKind"}}"#),
+        format!(r#"{{"kind":"Pod","metadata":{{"name":"q{escape}\ny","labels":{{"runtime":5}}}}}}"#),
+    ]
+    .concat();
+    let table = simulate(&["-f", "-"], &input);
+    assert_eq!(table.code, 0, "{}", table.err);
+    let text = table.out + &table.err;
+    assert!(!text.contains(|c: char| c != '\n' && c.is_control()), "{text:?}");
+    for part in ["ns/esc\\u{1b}[31mred\\nline  Failed", "x\\u{1b}[31m\\ny", "1 Odd\\u{1b}[31m\\nKind", "Pod default/q\\u{1b}[31m\\ny can't be read"] {
+        assert!(text.contains(part), "{part} is missing in {text}");
+    }
+    let error = simulate(&["-f", "a\u{1b}[31m"], "");
+    assert!(error.err.starts_with("error: a\\u{1b}[31m: "), "{}", error.err);
+    let json = simulate(&["-f", "-", "-o", "json"], &input).out;
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["runs"][0]["name"], "esc\u{1b}[31mred\nline");
 }

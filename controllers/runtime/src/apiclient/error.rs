@@ -6,6 +6,8 @@ use std::time::Duration;
 
 /// Longest error text that is kept, bytes; an API server's message can quote a whole object.
 const TEXT_BYTES_MAX: usize = 512;
+/// What a 404 means that is no Kubernetes answer about an object: the path itself is unknown.
+const UNKNOWN_KIND: &str = "the API server does not know this kind; are the CRDs installed? `berth crds | kubectl apply --server-side -f -`";
 
 /// A failed API call. For a write, [`is_ambiguous`](Self::is_ambiguous) says whether it may have taken effect all the same.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -102,7 +104,10 @@ impl CallError {
     }
 
     fn answered(status: &kube::core::response::Status) -> Self {
-        let (code, reason, message) = (status.code, status.reason.clone(), cut(&status.message));
+        let (code, mut reason, mut message) = (status.code, status.reason.clone(), cut(&status.message));
+        if code == 404 && reason != "NotFound" {
+            (reason, message) = ("NotFound".to_owned(), UNKNOWN_KIND.to_owned());
+        }
         let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
         let retry_after = (seconds > 0).then(|| Duration::from_secs(seconds.into()));
         if (400..500).contains(&code) { Self::Refused { code, reason, message, retry_after } } else { Self::Server { code, reason, message, retry_after } }

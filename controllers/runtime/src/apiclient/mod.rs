@@ -17,8 +17,9 @@ use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
+use std::ffi::OsStr;
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,9 +27,9 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The named kubeconfig is missing, unreadable or incomplete.
-    #[error("kubeconfig {path}: {source}")]
+    #[error("kubeconfig {path}: {}", why(.source))]
     Kubeconfig {
-        /// The file that was named.
+        /// The file that was named, or the list in `$KUBECONFIG`.
         path: String,
         /// What is wrong with it.
         source: Box<kube::config::KubeconfigError>,
@@ -41,6 +42,14 @@ pub enum ConnectError {
     Client(Box<kube::Error>),
 }
 
+/// What is wrong with a kubeconfig whose name is told already.
+fn why(error: &kube::config::KubeconfigError) -> String {
+    match error {
+        kube::config::KubeconfigError::ReadConfig(error, _) => error.to_string(),
+        error => error.to_string(),
+    }
+}
+
 /// A client for the cluster of `kubeconfig`, or, without one, of the environment (kubeconfig, then in-cluster).
 ///
 /// Every request made through it, also by an `Api<K>` or a watcher, is bounded by `limits` and reported to `observer`.
@@ -50,14 +59,22 @@ pub async fn connect(kubeconfig: Option<&Path>, limits: Limits, observer: Arc<dy
 
 /// Cluster and credential of `kubeconfig`, or, without one, of the environment (kubeconfig, then in-cluster).
 pub async fn config(kubeconfig: Option<&Path>) -> Result<Config, ConnectError> {
-    match kubeconfig {
-        Some(path) => {
-            let wrap = |source| ConnectError::Kubeconfig { path: path.display().to_string(), source: Box::new(source) };
-            let file = Kubeconfig::read_from(path).map_err(wrap)?;
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(wrap)
-        }
-        None => Config::infer().await.map_err(|error| ConnectError::Infer(Box::new(error))),
+    let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let (name, files) = match kubeconfig {
+        Some(path) => (path.as_os_str(), vec![path.to_owned()]),
+        None => (&*listed, existing(&listed)),
+    };
+    if files.is_empty() {
+        return Config::infer().await.map_err(|error| ConnectError::Infer(Box::new(error)));
     }
+    let wrap = |source| ConnectError::Kubeconfig { path: name.display().to_string(), source: Box::new(source) };
+    let merged = files.iter().try_fold(Kubeconfig::default(), |merged, file| merged.merge(Kubeconfig::read_from(file)?)).map_err(wrap)?;
+    Config::from_custom_kubeconfig(merged, &KubeConfigOptions::default()).await.map_err(wrap)
+}
+
+/// The files of a list as `$KUBECONFIG` is one; as with kubectl, those that don't exist are passed over.
+fn existing(list: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(list).filter(|path| !path.as_os_str().is_empty() && path.try_exists().unwrap_or(true)).collect()
 }
 
 /// A client for a configuration that the caller already has. Its retries and time-outs are overridden.

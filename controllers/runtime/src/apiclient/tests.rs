@@ -64,6 +64,23 @@ async fn a_failed_write_is_refused_or_unsent_or_ambiguous() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_path_nobody_serves_asks_for_the_crds_and_a_missing_object_does_not() {
+    let unknown = write_error(|| Answer::Json(404, json!("404 page not found"))).await;
+    assert!(unknown.is_not_found() && unknown.to_string().ends_with("are the CRDs installed? `berth crds | kubectl apply --server-side -f -`"), "{unknown}");
+    assert_eq!(write_error(|| status(404, "NotFound")).await.to_string(), "refused with 404 NotFound: m");
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_missing_is_told_once_and_passed_over_in_a_list() {
+    let error = config(Some(Path::new("/no/such/file"))).await.unwrap_err().to_string();
+    assert_eq!(error, "kubeconfig /no/such/file: No such file or directory (os error 2)");
+    let here = std::env::current_exe().unwrap();
+    let list = std::env::join_paths([Path::new("/no/such/file"), &here, Path::new("")]).unwrap();
+    assert_eq!(existing(&list), [here]);
+    assert_eq!(existing(OsStr::new("/no/such/file")), Vec::<PathBuf>::new());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_status_write_is_one_merge_patch_with_uid_and_resource_version() {
     let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
     let calls = Arc::new(Calls::default());

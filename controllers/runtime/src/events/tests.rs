@@ -6,16 +6,25 @@ use super::*;
 use crate::apiclient::Limits;
 use crate::apiclient::testing::{Answer, Seen, client};
 use crate::clock::SystemClock;
+use serde_json::{Value, json};
 use std::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 type Log = Arc<Mutex<Vec<Seen>>>;
 
 fn recorder(config: RecorderConfig, answer: fn() -> Answer) -> (Recorder, Writer, Log) {
+    answering(config, move |_| answer())
+}
+
+/// A recorder whose server answers by the number of the request.
+fn answering(config: RecorderConfig, answer: impl Fn(usize) -> Answer + Send + Sync + 'static) -> (Recorder, Writer, Log) {
     let log = Log::default();
     let seen = log.clone();
     let client = client(Limits::default(), Arc::new(()), move |request| {
-        seen.lock().unwrap().push(request);
-        answer()
+        let mut seen = seen.lock().unwrap();
+        seen.push(request);
+        answer(seen.len() - 1)
     });
     let (recorder, writer) = Recorder::new(client, Arc::new(SystemClock::new()), config);
     (recorder, writer, log)
@@ -120,4 +129,69 @@ async fn notes_and_series_are_bounded() {
     assert_eq!(log[0].body["note"].as_str().unwrap().len(), 1_024);
     assert!(log[0].body["metadata"]["name"].as_str().unwrap().len() <= 253);
     stop.cancel();
+}
+
+fn of(log: &Log) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    log.lock().unwrap().iter().map(|seen| text(&seen.body["regarding"]["name"])).collect()
+}
+
+fn refused(code: u16, reason: &str) -> Answer {
+    Answer::Json(code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "m"}))
+}
+
+#[tokio::test(start_paused = true)]
+async fn warnings_overtake_whatever_waits() {
+    let (recorder, writer, log) = recorder(RecorderConfig { burst: 10, writes_per_s: 25, ..config() }, accepted);
+    let stop = CancellationToken::new();
+    tokio::spawn(writer.run(stop.clone()));
+    for n in 0..1_000 {
+        recorder.publish(bound(&format!("r{n}"), "assigned"));
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    recorder.publish(Occurrence { type_: EventType::Warning, ..bound("pod", "capacity is ignored") });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let written = of(&log);
+    assert!((35..=40).contains(&written.len()) && written.contains(&"pod".to_owned()), "{written:?}");
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_loses_no_event_and_is_not_hammered() {
+    let away = |n: usize| n < 7;
+    let (recorder, writer, log) = answering(config(), move |n| if away(n) { Answer::Broken(std::io::ErrorKind::ConnectionRefused) } else { accepted() });
+    let stop = CancellationToken::new();
+    tokio::spawn(writer.run(stop.clone()));
+    for n in 0..96 {
+        recorder.publish(bound(&format!("r{n}"), "assigned"));
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(log.lock().unwrap().len() <= 7, "each wait is twice as long");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let stats = recorder.stats();
+    assert_eq!((stats.written.load(Ordering::Relaxed), stats.failed.load(Ordering::Relaxed)), (96, 0));
+    assert_eq!(of(&log)[7..], (0..96).map(|n| format!("r{n}")).collect::<Vec<_>>());
+    stop.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_given_up_and_an_answer_that_was_lost_is_made_good() {
+    type Row = (fn(usize) -> Answer, usize, (u64, u64));
+    let rows: [Row; 4] = [
+        (|_| refused(403, "Forbidden"), 1, (0, 1)),
+        (|_| refused(500, "InternalError"), 5, (0, 1)),
+        (|n| if n == 0 { refused(429, "TooManyRequests") } else { accepted() }, 2, (1, 0)),
+        (|n| if n == 0 { Answer::Broken(std::io::ErrorKind::ConnectionReset) } else { refused(409, "AlreadyExists") }, 2, (1, 0)),
+    ];
+    for (row, (answer, requests, counts)) in rows.into_iter().enumerate() {
+        let (recorder, writer, log) = answering(config(), answer);
+        let stop = CancellationToken::new();
+        tokio::spawn(writer.run(stop.clone()));
+        recorder.publish(bound("r", "assigned"));
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        let stats = recorder.stats();
+        assert_eq!(log.lock().unwrap().len(), requests, "row {row}");
+        assert_eq!((stats.written.load(Ordering::Relaxed), stats.failed.load(Ordering::Relaxed)), counts, "row {row}");
+        stop.cancel();
+    }
 }

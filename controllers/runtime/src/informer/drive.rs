@@ -1,8 +1,10 @@
 //! The one task that runs a watch, writes the store and tells everybody.
 
 use super::raw::Raw;
+use super::retry::{Failures, call_error};
 use super::store::{Change, Delta, Entry, Invalid, Stored};
 use super::{Shared, Sink};
+use crate::apiclient::CallError;
 use crate::backoff::Backoff;
 use crate::key::ObjectKey;
 use crate::lock;
@@ -98,7 +100,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
         };
         let shared = self.shared.clone();
         let mut events = pin!(watcher(api.clone(), config.watcher()));
-        let mut failures = 0u32;
+        let mut failures = Failures::default();
         loop {
             let event = tokio::select! {
                 biased;
@@ -115,14 +117,17 @@ impl<T: Send + Sync + 'static> Watch<T> {
             };
             match event {
                 Some(Ok(event)) => {
-                    failures = 0;
                     tokio::select! { () = stop.cancelled() => return, () = self.event(event, &read) => {} }
                 }
                 Some(Err(error)) => {
-                    let delay = config.backoff.delay(failures);
-                    failures = failures.saturating_add(1);
+                    let expired = is_expired(&error);
+                    let error = call_error(error);
+                    if !self.is_failing() {
+                        failures = Failures::default();
+                    }
+                    let delay = failures.delay(&error, config.backoff);
                     self.failed(&error, delay);
-                    if is_expired(&error) {
+                    if expired {
                         events.set(watcher(api.clone(), config.watcher()));
                     }
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(delay) => {} }
@@ -133,7 +138,12 @@ impl<T: Send + Sync + 'static> Watch<T> {
         }
     }
 
-    fn failed(&self, error: &watcher::Error, delay: Duration) {
+    /// Whether the watch has not got on since the last error.
+    fn is_failing(&self) -> bool {
+        lock(&self.shared.health).failing.is_some_and(|(_, until)| Instant::now() < until)
+    }
+
+    fn failed(&self, error: &CallError, delay: Duration) {
         let now = Instant::now();
         let mut health = lock(&self.shared.health);
         health.errors += 1;
@@ -147,6 +157,8 @@ impl<T: Send + Sync + 'static> Watch<T> {
     where
         K: Resource<DynamicType = ()>,
     {
+        // The beginning of a list, and pages of one that may break off, are not yet a success.
+        let got_on = !matches!(event, Event::Init | Event::InitApply(_));
         // Before the first await, so that only T is held across it.
         let step = match event {
             Event::Init => Step::Begin,
@@ -157,7 +169,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
         {
             let mut health = lock(&self.shared.health);
             health.last_event = Some(Instant::now());
-            if !matches!(step, Step::Begin) {
+            if got_on {
                 health.failing = None;
             }
         }

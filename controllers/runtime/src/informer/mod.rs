@@ -15,6 +15,7 @@
 mod drive;
 mod index;
 mod raw;
+mod retry;
 mod store;
 
 pub use drive::{Watch, WatchConfig};

@@ -207,6 +207,63 @@ async fn errors_back_off_are_counted_and_pass() {
     assert_eq!((stats.synced, stats.lists), (true, 1));
 }
 
+/// An API server that answers every list by `answer` of its number; and when the lists came, since the start.
+fn lists(answer: impl Fn(usize) -> Answer + Send + Sync + 'static) -> (Client, Arc<Mutex<Vec<Duration>>>) {
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let (seen, start) = (times.clone(), tokio::time::Instant::now());
+    let client = client(Limits::default(), Arc::new(()), move |request| {
+        if request.uri.contains("watch=true") {
+            return Answer::Never;
+        }
+        let mut times = times.lock().unwrap();
+        times.push(start.elapsed());
+        answer(times.len() - 1)
+    });
+    (client, seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_that_fail_from_the_first_on_are_ever_rarer_up_to_10_seconds() {
+    let forbidden = || Answer::Json(403, json!({"kind": "Status", "code": 403, "reason": "Forbidden", "status": "Failure", "message": "no"}));
+    let page = || json!({"kind": "PodList", "apiVersion": "v1", "metadata": {"resourceVersion": "1", "continue": "c"}, "items": [pod("p", "u", 1, "n")]});
+    type Server = Box<dyn Fn(usize) -> Answer + Send + Sync>;
+    let rows: [(&str, Server, usize); 3] = [
+        ("nobody listens", Box::new(|_| Answer::Broken(std::io::ErrorKind::ConnectionRefused)), 1),
+        ("forbidden", Box::new(move |_| forbidden()), 1),
+        ("the second page never comes", Box::new(move |n| if n % 2 == 0 { Answer::Json(200, page()) } else { forbidden() }), 2),
+    ];
+    for (name, answer, requests) in rows {
+        let (pods, watch) = informer("pods");
+        let (client, times) = lists(answer);
+        let _world = start(watch, pods, client);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let times: Vec<Duration> = times.lock().unwrap().iter().step_by(requests).copied().collect();
+        let pauses: Vec<Duration> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses[0] <= Duration::from_millis(200) && pauses.iter().max().unwrap() <= &Duration::from_secs(10), "{name}: {pauses:?}");
+        // 0.2 s doubled to 10 s, at most half of each taken off: 30 at the very most.
+        assert!((12..=30).contains(&times.len()), "{name}: {pauses:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_back_is_not_made_to_wait_for_as_long_as_it_was_away() {
+    let (pods, watch) = informer("pods");
+    let status = |code: u16, details: Value| json!({"kind": "Status", "code": code, "reason": "R", "status": "Failure", "message": "m", "details": details});
+    let (client, times) = lists(move |n| match n {
+        0..7 => Answer::Broken(std::io::ErrorKind::ConnectionRefused),
+        7 => Answer::Json(410, status(410, json!({}))),
+        8 => Answer::Json(429, status(429, json!({"retryAfterSeconds": 3}))),
+        _ => list(&[]),
+    });
+    let world = start(watch, pods, client);
+    world.pods.synced().await;
+    let times = times.lock().unwrap();
+    let after = |n: usize| times[n + 1] - times[n];
+    assert!(after(6) >= Duration::from_secs(5), "{times:?}");
+    assert!(after(7) <= Duration::from_millis(200), "{times:?}");
+    assert_eq!(after(8).as_secs(), 3, "as long as the server asks for: {times:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_index_follows_its_objects_and_a_queue_sees_it_updated() {
     let (pods, watch) = informer::<Node>("pods");

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::cel::Check;
 use super::node::{Kind, Node};
-use super::{FieldError, FieldErrorKind, format};
+use super::{FieldError, FieldErrorKind, format, metadata};
 use crate::decode::integral;
 
 /// What is wrong with `new`; with `old`, as an update of it.
@@ -22,6 +22,7 @@ pub(super) fn validate(root: &Node, new: &Value, old: Option<&Value>) -> Vec<Fie
     if !errors.iter().any(|error| error.kind.blocks_cel()) {
         check_cel(root, "", &new, old.as_ref(), &mut errors);
     }
+    errors.extend(new.get("metadata").map(metadata::validate).unwrap_or_default());
     errors
 }
 
@@ -59,7 +60,7 @@ fn normalise_at(node: &Node, path: &str, value: &Value) -> Value {
             Some(child) => items.iter().map(|item| normalise_at(child, "_", item)).collect(),
             None => value.clone(),
         },
-        Value::Number(number) if matches!(node.kind, Kind::Integer) => integral(number).map_or_else(|| value.clone(), Value::from),
+        Value::Number(number) if matches!(node.kind, Kind::Integer | Kind::IntOrString) => integral(number).map_or_else(|| value.clone(), Value::from),
         _ => value.clone(),
     }
 }
@@ -93,6 +94,25 @@ pub(super) fn unknown_fields(root: &Node, value: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     visit(root, "", value, &mut errors);
     errors
+}
+
+/// The path of the first list that stands where the schema has an object.
+pub(super) fn list_in_place_of_object(root: &Node, value: &Value) -> Option<String> {
+    fn visit(node: &Node, path: &str, value: &Value) -> Option<String> {
+        match value {
+            Value::Array(_) if node.kind == Kind::Object => Some(path.to_owned()),
+            Value::Array(items) => {
+                let child = node.items.as_deref()?;
+                items.iter().enumerate().find_map(|(index, item)| visit(child, &format!("{path}[{index}]"), item))
+            }
+            Value::Object(members) => members.iter().find_map(|(name, member)| {
+                let child = node.properties.get(name).or(node.additional.as_deref())?;
+                (member.is_object() || member.is_array()).then(|| visit(child, &join(path, name), member)).flatten()
+            }),
+            _ => None,
+        }
+    }
+    visit(root, "", value)
 }
 
 /// Fields of ObjectMeta.

@@ -11,12 +11,17 @@ use crate::selector::{CompiledSelector, SelectorError};
 
 /// A value in `spec.resources.requests` that can't be counted; the message is the neighbour's (reference §3.2).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("resource request {name:?} must be a non-negative integer")]
+#[error("resource request {name:?} must be a non-negative integer{}", too_large(.cause))]
 pub struct InvalidRequest {
     /// Name of the resource.
     pub name: String,
     /// What is wrong with its quantity.
     pub cause: QuantityError,
+}
+
+/// What an integer beyond all limits is told besides.
+fn too_large(cause: &QuantityError) -> String {
+    if *cause == QuantityError::TooLarge { format!(", and is {cause}") } else { String::new() }
 }
 
 /// A term of `spec.affinity` that can't be used.

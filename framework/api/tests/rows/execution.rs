@@ -132,6 +132,8 @@ fn resource_rows() -> Vec<Row> {
     for number in [0, 1, i64::MAX] {
         rows.push(accept(format!("request {number}"), gpu(json!(number))));
     }
+    rows.push(store("request 1.0 as a number", gpu(json!(1.0)), "/spec/resources/requests/gpu", json!(1)));
+    rows.push(store("request 1e3 as a number", gpu(json!(1e3)), "/spec/resources/requests/gpu", json!(1_000)));
     for quantity in ["500m", "1.5", ".5", "-1", "1n", "0.1Ki", "1e-1", "9223372036854775808", "8Ei", "1e30", "1e999999999"] {
         rows.push(accept(format!("request {quantity:?}"), gpu(json!(quantity))).ends("InvalidResources"));
     }

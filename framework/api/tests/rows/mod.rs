@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 mod affinity;
 mod execution;
+mod metadata;
 mod status;
 mod transitions;
 mod workspace;
@@ -83,7 +84,7 @@ impl Row {
 
 /// Every row.
 pub fn all() -> Vec<Row> {
-    [workspace::rows(), affinity::rows(), execution::rows(), transitions::rows(), status::rows()].concat()
+    [workspace::rows(), affinity::rows(), execution::rows(), metadata::rows(), transitions::rows(), status::rows()].concat()
 }
 
 fn accept(name: impl Into<String>, object: Value) -> Row {

@@ -67,7 +67,10 @@ pub async fn follow_config_map(
 /// Tells on the ConfigMap what came of its edit.
 fn publish(recorder: &Recorder, stored: &Stored<SeenConfigMap>, offered: &Offered) {
     let (type_, reason, action, note) = match offered {
-        Offered::Refused(refused) => (EventType::Warning, "InvalidConfiguration", "Refused", format!("the last good configuration stays in force; {refused}")),
+        Offered::Refused(refused) => {
+            let problems = refused.to_string().lines().map(str::trim).collect::<Vec<_>>().join("; ").replacen(":; ", ": ", 1);
+            (EventType::Warning, "InvalidConfiguration", "Refused", format!("the last good configuration stays in force; {problems}"))
+        }
         Offered::Applied => (EventType::Normal, "ConfigurationApplied", "Applied", "the configuration is in force".to_owned()),
         Offered::Unchanged | Offered::Ended => return,
     };

@@ -171,6 +171,7 @@ impl Shared {
             }
             (What::Terminate { phase, reason, message }, WriteOutcome::Applied(_)) => {
                 tracing::info!(run = %run.key, phase, reason, %message, "run ended");
+                self.tools.announcer.ended(run, reason, message);
             }
             (What::Waiting(shown), WriteOutcome::Applied(_)) => {
                 tracing::debug!(run = %run.key, reason = %shown.reason, message = %shown.message, "run waits");

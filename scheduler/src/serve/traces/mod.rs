@@ -59,7 +59,7 @@ impl Traces {
         match &attempt.result {
             AttemptResult::Placed { ranked, .. } => attributes.extend(ranked.first().map(|first| pod(&first.pod))),
             AttemptResult::Waits { diagnosis } => {
-                attributes.push(KeyValue::new("berth.pods", i64::try_from(diagnosis.pods).unwrap_or(i64::MAX)));
+                attributes.push(KeyValue::new("berth.pods", i64::from(diagnosis.pods)));
                 let reasons = diagnosis.rejections.iter().map(|charge| charge.rejection.reason.code.into()).collect();
                 attributes.push(KeyValue::new("berth.rejections", opentelemetry::Value::Array(opentelemetry::Array::String(reasons))));
             }

@@ -117,7 +117,8 @@ mod tests {
         const ALL: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://all:1/base/");
         const TRACES: (&str, &str) = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:2/own/path");
         const OFF: (&str, &str) = ("OTEL_SDK_DISABLED", "True");
-        let rows: [(Option<&str>, &[(&str, &str)], Option<&str>); 9] = [
+        type Row<'a> = (Option<&'a str>, &'a [(&'a str, &'a str)], Option<&'a str>);
+        let rows: [Row<'_>; 9] = [
             (None, &[], None),
             (None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", " ")], None),
             (None, &[ALL], Some("https://all:1/base/v1/traces")),

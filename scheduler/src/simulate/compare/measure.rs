@@ -129,7 +129,8 @@ fn report(loads: &[(f64, &ObjectKey)], of: &'static str) -> LoadReport {
     let count = loads.len().max(1) as f64;
     let mean = loads.iter().map(|(load, _)| load).sum::<f64>() / count;
     let variance = loads.iter().map(|(load, _)| (load - mean).powi(2)).sum::<f64>() / count;
-    let percent = |share: f64| (share * 1_000.0).round() / 10.0;
+    // The sum of nothing is -0.
+    let percent = |share: f64| (share * 1_000.0).round() / 10.0 + 0.0;
     let pod = |found: Option<&(f64, &ObjectKey)>| found.map(|(load, key)| PodLoad { pod: key.to_string(), load: percent(*load) });
     // Of equals the first by name.
     let order = |a: &(f64, &ObjectKey), b: &(f64, &ObjectKey)| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1));
@@ -166,5 +167,6 @@ mod tests {
         assert_eq!((uneven.mean, uneven.imbalance), (50.0, 40.8));
         assert_eq!(names(&uneven), (Some("n/a".into()), Some("n/b".into())));
         assert_eq!(report(&[], "atEnd"), LoadReport { of: "atEnd", ..LoadReport::default() });
+        assert!(report(&[], "atEnd").mean.is_sign_positive());
     }
 }

@@ -1,19 +1,20 @@
 //! A comparison for people: the Runs that differ, and a summary.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use berth_framework::profile::Profiles;
 
 use super::{Comparison, RunUnder, SideReport};
+use crate::printable::Printable;
 use crate::simulate::report::ScoreReport;
-use crate::simulate::table;
+use crate::simulate::table::{self, time};
 
 /// Prints everything. `a` and `b` are the profiles of both sides.
 ///
 /// # Errors
 /// What can't be written.
 pub fn print(comparison: &Comparison, a: &Profiles, b: &Profiles, out: &mut dyn Write) -> io::Result<()> {
+    let out = &mut Printable(out);
     writeln!(out, "A = {}, B = {}", comparison.a.config, comparison.b.config)?;
     writeln!(out)?;
     let runs = &comparison.summary;
@@ -25,7 +26,7 @@ pub fn print(comparison: &Comparison, a: &Profiles, b: &Profiles, out: &mut dyn 
         for difference in &comparison.differences {
             let (in_a, in_b) = (&difference.a, &difference.b);
             let name = format!("{}/{}", difference.namespace, difference.name);
-            table.add_row([name, place(in_a), scores(in_a, in_b, a), place(in_b), scores(in_b, in_a, b)]);
+            table::add_row(&mut table, [name, place(in_a), scores(in_a, in_b, a), place(in_b), scores(in_b, in_a, b)]);
         }
         table::write(&table, out)?;
     }
@@ -43,7 +44,7 @@ pub fn print(comparison: &Comparison, a: &Profiles, b: &Profiles, out: &mut dyn 
     let mut table = table::table(&["", "A", "B"]);
     let (a, b) = (&comparison.a, &comparison.b);
     let mut row = |what: &str, of: &dyn Fn(&SideReport) -> String| {
-        table.add_row([what.to_owned(), of(a), of(b)]);
+        table::add_row(&mut table, [what.to_owned(), of(a), of(b)]);
     };
     row("Runs placed", &|side| side.summary.placed.to_string());
     row("Runs pending", &|side| side.summary.pending.to_string());
@@ -57,10 +58,6 @@ pub fn print(comparison: &Comparison, a: &Profiles, b: &Profiles, out: &mut dyn 
     row("  idlest", &|side| pod(&side.load.idlest));
     row("Clock", &|side| format!("{} of virtual time", time(side.elapsed_ms)));
     table::write(&table, out)
-}
-
-fn time(ms: u64) -> String {
-    if ms == 0 { "0s".to_owned() } else { format!("{:?}", Duration::from_millis(ms)) }
 }
 
 /// The Pod, or why there is none.
