@@ -167,7 +167,6 @@ mod tests {
         assert_eq!(rig.turn.next([9; 3]), Move::Stay);
         assert_eq!(rig.turn.next([9; 3]), Move::Stay);
         assert_eq!(rig.begun.lock().unwrap().len(), 1, "one list a term");
-        rig.turn.changed().await; // the leadership's news
         rig.listed(0, [10, 10, 11]).await;
         assert_eq!(rig.turn.next([10, 9, 11]), Move::Stay, "the deltas of one kind are still under way");
         assert_eq!(rig.turn.epoch(), None);
