@@ -607,6 +607,7 @@ profiles:
             r#"5:16: leaderElection.leaderElect: must be true or false, not the text "yes""#,
             r#"7:18: leaderElection.renewDeadline: unknown unit in duration: "10x"; write it as 15s or 1m30s"#,
             "8:14: bindWorkers: must be 1 to 1024, not 0",
+            "9:27: runInitialBackoffSeconds: must not be above runMaxBackoffSeconds, which is 10 unless it is set; is 20",
             r#"15:20: profiles[0].plugins.multiPoint.enabled[0].name: unknown plugin "RunAfinity"; did you mean RunAffinity?"#,
             "15:40: profiles[0].plugins.multiPoint.enabled[0].weight: must be a whole number, not 1.5",
             "17:21: profiles[0].plugins.multiPoint.enabled[1].weight: RuntimeReady does not score, so it takes no weight",

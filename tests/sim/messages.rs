@@ -85,7 +85,7 @@ fn each_state_of_a_workspace_has_its_words() {
     assert_eq!(of(|w| w.bound_pod_uid = None), "2 workspace w bound without Pod UID");
     assert_eq!(of(|w| w.bound_pod_uid = Some("another".into())), "2 not bound to workspace w");
     // Its Pod has no agent that knows of workspaces.
-    assert_eq!(of(|_| ()), "1 not bound to workspace w, 1 without an agent for workspaces");
+    assert_eq!(of(|_| ()), "1 without an agent for workspaces, 1 not bound to workspace w");
 }
 
 #[test]
