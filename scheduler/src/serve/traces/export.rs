@@ -53,7 +53,7 @@ impl SpanProcessor for Queue {
     }
 }
 
-/// Sends what is in the [`Queue`].
+/// Sends what is in the queue.
 pub struct Exporter {
     spans: mpsc::Receiver<SpanData>,
     exporter: opentelemetry_otlp::SpanExporter,
