@@ -45,7 +45,8 @@ fn with(world: &mut World, metrics: &Metrics, last_ns: &AtomicU64) -> anyhow::Re
         let attempt = world.core.step(NOW).ok_or_else(|| anyhow::anyhow!("nothing was tried"))?;
         metrics.attempts.attempted(&attempt, "default", Duration::from_nanos(last_ns.load(Ordering::Relaxed)));
         metrics.core.core(&world.core, world.core.queue(), (0, 0));
-        metrics.attempts.bound("default", decided.elapsed(), decided.elapsed(), attempt.attempts);
+        let waited = decided.elapsed();
+        metrics.attempts.bound("default", waited, waited, attempt.attempts);
         metrics.client.written("bind", "applied");
     }
     let spent = start.elapsed() / PLACEMENTS;

@@ -153,3 +153,15 @@ async fn a_cancelled_call_is_reported() {
     tokio::task::yield_now().await;
     assert_eq!(*calls.0.lock().unwrap(), ["get pods Cancelled"]);
 }
+
+#[test]
+fn the_host_is_told_as_client_go_does_and_without_secrets() {
+    for (url, host) in [
+        ("https://10.0.0.1:6443/", "10.0.0.1:6443"),
+        ("https://api.example/k8s/clusters/c", "api.example"),
+        ("https://user:secret@api.example:443", "api.example:443"),
+        ("https://[fd00::1]:6443", "[fd00::1]:6443"),
+    ] {
+        assert_eq!(host_of(&url.parse().unwrap()), host);
+    }
+}

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use berth_framework::core::{Attempt, AttemptResult, WriteOutcome};
 use berth_framework::profile::Profiles;
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec};
+use prometheus::{Histogram, IntCounter, IntCounterVec};
 
 use super::cycle::Cycles;
 use super::define::{Define, Made, exp};
-use super::histogram::Series;
+use super::histogram::{Export, Histograms, Series};
 use super::lock;
 
 /// How an attempt ends: kube-scheduler's values.
@@ -32,12 +32,11 @@ const ATTEMPTS_MAX: usize = 15;
 pub struct Attempts {
     cycles: Arc<Cycles>,
     total: IntCounterVec,
-    duration: HistogramVec,
-    sli: HistogramVec,
-    sli_by_attempts: [OnceLock<Histogram>; ATTEMPTS_MAX],
-    sli_fine: Histogram,
+    duration: Histograms,
+    sli: Histograms,
+    sli_by_attempts: [OnceLock<Arc<Series>>; ATTEMPTS_MAX],
     per_run: Histogram,
-    bind: Histogram,
+    bind: Arc<Series>,
     shadows: IntCounterVec,
     shadow_names: Mutex<Vec<String>>,
     by_profile: Mutex<HashMap<Arc<str>, Arc<OfProfile>>>,
@@ -46,13 +45,35 @@ pub struct Attempts {
 /// The series of a profile, so that an attempt need not look for them.
 struct OfProfile {
     total: [IntCounter; ENDED.len()],
-    duration: [Histogram; ENDED.len()],
+    duration: [Arc<Series>; ENDED.len()],
     bound: Arc<Series>,
     not_bound: Arc<Series>,
 }
 
 impl Attempts {
     pub(super) fn new(d: &mut Define, cycles: Arc<Cycles>) -> Made<Self> {
+        let duration = Export {
+            name: "scheduler_scheduling_attempt_duration_seconds",
+            help: "An attempt: the decision, and for a placement its write.",
+            labels: &["result", "profile"],
+            buckets: exp(0.001, 2.0, 15)?,
+        };
+        let sli = vec![
+            Export {
+                name: "scheduler_pod_scheduling_sli_duration_seconds",
+                help: "From a Run's first time in the queue to its stored placement, by the number of attempts: 1 to 14, 15+.",
+                labels: &["attempts"],
+                buckets: exp(0.01, 2.0, 20)?,
+            },
+            Export {
+                name: "berth_scheduling_sli_duration_seconds",
+                help: "scheduler_pod_scheduling_sli_duration_seconds in finer buckets, whatever the attempts.",
+                labels: &[],
+                buckets: exp(0.0005, 2.0, 14)?,
+            },
+        ];
+        let bind =
+            Export { name: "berth_bind_duration_seconds", help: "From a placement's decision to its certain end.", labels: &[], buckets: exp(0.001, 2.0, 15)? };
         Ok(Self {
             cycles,
             total: d.counters(
@@ -60,26 +81,11 @@ impl Attempts {
                 "Attempts to place a Run. result: scheduled (once stored), unschedulable, error (refused at Reserve, or not stored).",
                 &["result", "profile"],
             )?,
-            duration: d.histograms(
-                "scheduler_scheduling_attempt_duration_seconds",
-                "An attempt: the decision, and for a placement its write.",
-                &["result", "profile"],
-                exp(0.001, 2.0, 15)?,
-            )?,
-            sli: d.histograms(
-                "scheduler_pod_scheduling_sli_duration_seconds",
-                "From a Run's first time in the queue to its stored placement, by the number of attempts: 1 to 14, 15+.",
-                &["attempts"],
-                exp(0.01, 2.0, 20)?,
-            )?,
+            duration: d.quick(&["result", "profile"], vec![duration])?,
+            sli: d.quick(&["attempts"], sli)?,
             sli_by_attempts: [const { OnceLock::new() }; ATTEMPTS_MAX],
-            sli_fine: d.histogram(
-                "berth_scheduling_sli_duration_seconds",
-                "scheduler_pod_scheduling_sli_duration_seconds in finer buckets, whatever the attempts.",
-                exp(0.0005, 2.0, 14)?,
-            )?,
             per_run: d.histogram("scheduler_pod_scheduling_attempts", "Attempts until a Run was placed.", exp(1.0, 2.0, 5)?)?,
-            bind: d.histogram("berth_bind_duration_seconds", "From a placement's decision to its certain end.", exp(0.001, 2.0, 15)?)?,
+            bind: d.quick(&[], vec![bind])?.of(&[]),
             shadows: d.counters(
                 "berth_shadow_agreement_total",
                 "Attempts that a shadow profile would have ended like the active one (agree) or not (disagree).",
@@ -98,10 +104,10 @@ impl Attempts {
             for result in ENDED {
                 // One that was never made need not go.
                 let _ = self.total.remove_label_values(&[result, &name]);
-                let _ = self.duration.remove_label_values(&[result, &name]);
             }
         }
         drop(by_profile);
+        self.duration.retain(|values| !gone(&values[1]));
         for profile in profiles.iter() {
             self.of(&profile.name);
         }
@@ -125,7 +131,7 @@ impl Attempts {
         }
         let of = Arc::new(OfProfile {
             total: ENDED.map(|result| self.total.with_label_values(&[result, profile])),
-            duration: ENDED.map(|result| self.duration.with_label_values(&[result, profile])),
+            duration: ENDED.map(|result| self.duration.of(&[result, profile])),
             bound: self.cycles.bind("Success", profile),
             not_bound: self.cycles.bind("Error", profile),
         });
@@ -150,13 +156,11 @@ impl Attempts {
         let of = self.of(profile);
         of.ended(Ended::Scheduled, waited);
         of.bound.observe(waited);
-        self.bind.observe(waited.as_secs_f64());
+        self.bind.observe(waited);
         self.per_run.observe(f64::from(attempts));
         let at = (attempts.max(1) as usize).min(ATTEMPTS_MAX) - 1;
         let word = || if at + 1 == ATTEMPTS_MAX { format!("{ATTEMPTS_MAX}+") } else { (at + 1).to_string() };
-        let latency = latency.as_secs_f64();
-        self.sli_by_attempts[at].get_or_init(|| self.sli.with_label_values(&[word()])).observe(latency);
-        self.sli_fine.observe(latency);
+        self.sli_by_attempts[at].get_or_init(|| self.sli.of(&[&word()])).observe(latency);
     }
 
     /// A placement was not stored.
@@ -166,13 +170,13 @@ impl Attempts {
             of.ended(Ended::Error, waited);
         }
         of.not_bound.observe(waited);
-        self.bind.observe(waited.as_secs_f64());
+        self.bind.observe(waited);
     }
 }
 
 impl OfProfile {
     fn ended(&self, how: Ended, took: Duration) {
         self.total[how as usize].inc();
-        self.duration[how as usize].observe(took.as_secs_f64());
+        self.duration[how as usize].observe(took);
     }
 }

@@ -153,7 +153,10 @@ impl CoreMetrics {
             }
         }
         let mut since = |counter: &IntCounter, of: fn(&mut Stats) -> &mut u64, now: u64| {
-            counter.inc_by(now - std::mem::replace(of(told), now));
+            let before = std::mem::replace(of(told), now);
+            if now > before {
+                counter.inc_by(now - before);
+            }
         };
         since(&self.queued, |s| &mut s.queued, stats.queued);
         since(&self.failed, |s| &mut s.unschedulable, stats.unschedulable);

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use berth_framework::observe::{Event, Lap, Observer, Point, Status};
 use berth_framework::plugin::WakeCause;
 use berth_framework::profile::Profiles;
-use prometheus::{IntCounter, IntCounterVec, exponential_buckets};
+use prometheus::{IntCounter, IntCounterVec};
+use quanta::Clock;
 
 use super::define::{Define, Made, exp};
 use super::histogram::{Export, Histograms, Series};
@@ -48,7 +49,7 @@ impl Cycles {
             name: "berth_attempt_duration_seconds",
             help: "One attempt of the core, without the write.",
             labels: &[],
-            buckets: exponential_buckets(1e-6, 2.0, 14)?,
+            buckets: exp(0.000_001, 2.0, 14)?,
         }];
         let points = vec![
             Export {
@@ -136,7 +137,7 @@ impl Cycles {
 /// What one attempt has spent at one place so far.
 #[derive(Clone, Copy, Default)]
 struct Spent {
-    took: Duration,
+    ns: u64,
     asked: u64,
     /// `None`: nothing.
     status: Option<Status>,
@@ -175,9 +176,11 @@ pub struct Recorder {
     points: [Spent; Point::ALL.len()],
     /// Plugins and points that were asked in this attempt.
     touched: Vec<(usize, Point)>,
-    lap: Instant,
-    start: Instant,
-    decided: Duration,
+    clock: Clock,
+    /// Readings of the clock: of the last lap, and when the attempt began.
+    lap: u64,
+    start: u64,
+    decided_ns: u64,
 }
 
 impl Recorder {
@@ -198,7 +201,8 @@ impl Recorder {
             by_status: [const { [const { None }; Status::ALL.len()] }; Point::ALL.len()],
         };
         let profiles = profiles.iter().map(|profile| of(&profile.name, profile.plugin_names().collect())).collect();
-        let now = Instant::now();
+        let clock = Clock::new();
+        let now = clock.raw();
         Self {
             algorithm: cycles.algorithm.of(&[]),
             attempt: cycles.attempt.of(&[]),
@@ -208,23 +212,24 @@ impl Recorder {
             profile: 0,
             points: [Spent::default(); Point::ALL.len()],
             touched: Vec::new(),
+            clock,
             lap: now,
             start: now,
-            decided: Duration::ZERO,
+            decided_ns: 0,
         }
     }
 
-    fn at(&mut self, point: Point, took: Duration, status: Status) {
+    fn at(&mut self, point: Point, ns: u64, status: Status) {
         let spent = &mut self.points[point as usize];
-        spent.took += took;
+        spent.ns += ns;
         spent.status = spent.status.max(Some(status));
     }
 
-    fn plugin(&mut self, plugin: usize, point: Point, took: Duration, status: Status, asked: usize) {
-        self.at(point, took, status);
+    fn plugin(&mut self, plugin: usize, point: Point, ns: u64, status: Status, asked: usize) {
+        self.at(point, ns, status);
         let Some(of) = self.profiles.get_mut(self.profile).and_then(|profile| profile.plugins.get_mut(plugin)) else { return };
         let spent = &mut of.at[point as usize].spent;
-        spent.took += took;
+        spent.ns += ns;
         spent.asked += asked as u64;
         spent.status = spent.status.max(Some(status));
         if !self.touched.contains(&(plugin, point)) {
@@ -233,11 +238,11 @@ impl Recorder {
     }
 
     /// The attempt is over: each plugin and point is told once.
-    fn tell(&mut self, now: Instant) {
-        let all = now - self.start;
-        self.last_ns.store(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.attempt.observe(all);
-        self.algorithm.observe(self.decided);
+    fn tell(&mut self, now: u64) {
+        let all_ns = self.clock.delta_as_nanos(self.start, now);
+        self.last_ns.store(all_ns, Ordering::Relaxed);
+        self.attempt.observe_ns(all_ns);
+        self.algorithm.observe_ns(self.decided_ns);
         let Some(profile) = self.profiles.get_mut(self.profile) else { return };
         for (plugin, point) in self.touched.drain(..) {
             let of = &mut profile.plugins[plugin];
@@ -245,47 +250,47 @@ impl Recorder {
             let spent = std::mem::take(&mut at.spent);
             let status = spent.status.unwrap_or_default();
             let series = || self.cycles.plugins.of(&[of.name, point.as_str(), status.as_str()]);
-            at.by_status[status as usize].get_or_insert_with(series).observe(spent.took);
+            at.by_status[status as usize].get_or_insert_with(series).observe_ns(spent.ns);
             if let Some(evaluations) = &at.evaluations {
                 evaluations.inc_by(spent.asked);
             }
         }
         for (point, spent) in Point::ALL.into_iter().zip(&mut self.points) {
-            let Spent { took, status: Some(status), .. } = std::mem::take(spent) else { continue };
+            let Spent { ns, status: Some(status), .. } = std::mem::take(spent) else { continue };
             // At Bind it is the write that counts; see [`Cycles::bind`].
             if point != Point::Bind {
                 let series = || self.cycles.points.of(&[point.as_str(), status.as_str(), &profile.name]);
-                profile.by_status[point as usize][status as usize].get_or_insert_with(series).observe(took);
+                profile.by_status[point as usize][status as usize].get_or_insert_with(series).observe_ns(ns);
             }
         }
     }
 
-    fn hint(&mut self, profile: usize, plugin: usize, cause: WakeCause, helps: bool, took: Duration) {
+    fn hint(&mut self, profile: usize, plugin: usize, cause: WakeCause, helps: bool, ns: u64) {
         let Some(of) = self.profiles.get_mut(profile).and_then(|profile| profile.plugins.get_mut(plugin)) else { return };
         let event = hint_event(cause);
         let series = || self.cycles.hints.of(&[of.name, HINT_EVENTS[event], if helps { "Queue" } else { "QueueSkip" }]);
-        of.hints[event][usize::from(helps)].get_or_insert_with(series).observe(took);
+        of.hints[event][usize::from(helps)].get_or_insert_with(series).observe_ns(ns);
     }
 }
 
 impl Observer for Recorder {
     fn lap(&mut self, lap: Lap) {
-        let now = Instant::now();
-        let took = now - std::mem::replace(&mut self.lap, now);
+        let now = self.clock.raw();
+        let ns = self.clock.delta_as_nanos(std::mem::replace(&mut self.lap, now), now);
         match lap {
             Lap::Other => {}
             Lap::AttemptStart { profile } => {
                 self.profile = profile;
                 self.start = now;
             }
-            Lap::Plugin { point, plugin, status, asked } => self.plugin(plugin, point, took, status, asked),
-            Lap::Host(point) => self.at(point, took, Status::Success),
+            Lap::Plugin { point, plugin, status, asked } => self.plugin(plugin, point, ns, status, asked),
+            Lap::Host(point) => self.at(point, ns, Status::Success),
             Lap::Decided(point) => {
-                self.at(point, took, Status::Success);
-                self.decided = now - self.start;
+                self.at(point, ns, Status::Success);
+                self.decided_ns = self.clock.delta_as_nanos(self.start, now);
             }
             Lap::AttemptEnd => self.tell(now),
-            Lap::Hint { profile, plugin, cause, helps } => self.hint(profile, plugin, cause, helps, took),
+            Lap::Hint { profile, plugin, cause, helps } => self.hint(profile, plugin, cause, helps, ns),
         }
     }
 }

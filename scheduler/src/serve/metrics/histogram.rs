@@ -58,7 +58,11 @@ pub struct Series {
 impl Series {
     /// Counts a duration.
     pub fn observe(&self, took: Duration) {
-        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.observe_ns(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts a duration in nanoseconds.
+    pub fn observe_ns(&self, ns: u64) {
         // From the front: nearly everything is short.
         let at = self.bounds_ns.iter().position(|bound| ns <= *bound).unwrap_or(self.bounds_ns.len());
         self.counts[at].fetch_add(1, Ordering::Relaxed);
