@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::serve_world::{World, run};
 
 /// Exit code, standard output, standard error of one command line.
-async fn berth(args: Vec<String>) -> Result<(u8, String, String)> {
+pub async fn berth(args: Vec<String>) -> Result<(u8, String, String)> {
     // The command makes a runtime of its own, as it does in a process.
     tokio::task::spawn_blocking(move || {
         let (mut input, mut out, mut err) = (std::io::empty(), Vec::new(), Vec::new());

@@ -17,6 +17,7 @@ mod serve_metrics;
 mod serve_plugins;
 mod serve_rights;
 mod serve_traces;
+mod serve_unprepared;
 mod serve_wakeups;
 mod serve_workspaces;
 mod serve_world;
