@@ -58,7 +58,8 @@ impl<'p> RuntimePods<'p> {
             None => BoundPod::NotNamed,
             Some(pod) => {
                 let found = self.by_name.get(&(namespace, pod)).copied();
-                BoundPod::compare(&workspace.spec.runtime, status.and_then(|status| status.bound_pod_uid.as_deref()), found)
+                let runtime = status.and_then(|status| status.runtime.as_deref()).unwrap_or(&workspace.spec.runtime);
+                BoundPod::compare(runtime, status.and_then(|status| status.bound_pod_uid.as_deref()), found)
             }
         };
         let facts = WorkspaceFacts {

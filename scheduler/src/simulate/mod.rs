@@ -200,7 +200,7 @@ fn version_above(world: &World) -> u64 {
 
 /// The workspaces when the binder has done its work, each with its place in the input.
 fn bound_workspaces(world: &World, heartbeats: &HeartbeatPolicy, now: Now) -> Vec<(usize, PersistentWorkspace)> {
-    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object), heartbeats, now);
+    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object).chain(&world.unlabelled_pods), heartbeats, now);
     let bound = |workspace: &Placed<PersistentWorkspace>| {
         let mut object = workspace.object.clone();
         pods.bind(&mut object);

@@ -56,6 +56,8 @@ pub struct Placed<T> {
 pub struct World {
     /// Pods with a `runtime` label.
     pub pods: Vec<Placed<Pod>>,
+    /// Pods without one: no Run can go there, but a workspace may be bound to one that had it.
+    pub unlabelled_pods: Vec<Pod>,
     /// Runs that the API accepts.
     pub runs: Vec<Placed<Run>>,
     /// PersistentWorkspaces that the API accepts.
@@ -79,6 +81,7 @@ impl World {
     pub fn new(today: Timestamp) -> Self {
         Self {
             pods: Vec::new(),
+            unlabelled_pods: Vec::new(),
             runs: Vec::new(),
             workspaces: Vec::new(),
             refused: Vec::new(),
@@ -156,6 +159,7 @@ impl World {
         }
         if !pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(LABEL_RUNTIME)) {
             *self.left_alone.entry(format!("Pod without label {LABEL_RUNTIME}")).or_default() += 1;
+            self.unlabelled_pods.push(pod);
             return;
         }
         for path in found.twice() {

@@ -145,6 +145,17 @@ fn a_dump_of_a_bound_workspace_binds_by_name_and_uid() {
     }
 }
 
+/// As in `serve` (apiserver/binder.rs): the data is there, but no Run can get to it.
+#[test]
+fn a_workspace_is_not_lost_whose_pod_only_lost_its_label() {
+    let workspace = r#"{"apiVersion":"kruntimes.io/v1alpha1","kind":"PersistentWorkspace","metadata":{"namespace":"ns","name":"w"},"spec":{"runtime":"bash"},
+"status":{"phase":"Bound","runtime":"bash","boundPod":"p","boundPodUID":"u1"}}"#;
+    let unlabelled = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p","uid":"u1"}}"#;
+    let result = result(&[], &(unlabelled.to_owned() + workspace));
+    let bound = &result["workspaces"][0];
+    assert_eq!((bound["phase"].as_str(), bound["message"].as_str()), (Some("Bound"), Some("the pod no longer has the Runtime's label")), "{bound}");
+}
+
 #[test]
 fn a_name_is_made_from_generate_name_and_a_namespace_is_default() {
     let run = r#"{"apiVersion":"kruntimes.io/v1alpha1","kind":"Run","metadata":{"generateName":"job-"},"spec":{"runtime":"bash","mode":{"task":{}}}}"#;
