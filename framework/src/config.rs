@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use berth_api::duration::parse_go;
 use berth_api::names::{is_dns_label, is_dns_subdomain};
+use berth_api::persistent_workspace::WorkspaceBinding;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -212,6 +213,9 @@ pub struct ProfileConfiguration {
     /// Evaluated beside the active profile and compared with it, without effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
+    /// How a PersistentWorkspace of these runtimes gets its Pod; default `FirstByName`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<WorkspaceBinding>,
     /// Plugins to add to or take from the default set.
     #[serde(default, skip_serializing_if = "PluginsConfiguration::is_empty")]
     pub plugins: PluginsConfiguration,

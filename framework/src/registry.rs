@@ -228,6 +228,7 @@ impl Registry {
             scheduler_name: Some(profile.scheduler_name.clone().unwrap_or_else(|| DEFAULT_PROFILE.to_owned())),
             runtimes: profile.runtimes.clone(),
             shadow: profile.shadow,
+            binding: Some(profile.binding.unwrap_or_default()),
             plugins: PluginsConfiguration {
                 multi_point: PluginSet { enabled: Vec::new(), disabled: vec![DisabledPlugin { name: "*".to_owned() }] },
                 pre_filter: set(Point::PreFilter),

@@ -3,6 +3,7 @@
 
 mod api_rows;
 mod binder;
+mod binder_life;
 mod config_live;
 mod endpoint;
 mod explain;
@@ -13,6 +14,7 @@ mod serve_crash;
 mod serve_example;
 mod serve_invalid;
 mod serve_leader;
+mod serve_lifecycle;
 mod serve_metrics;
 mod serve_plugins;
 mod serve_rights;

@@ -27,13 +27,13 @@ const RUNS: usize = PODS * CAPACITY + 20;
 const RUN_EVERY: Duration = Duration::from_millis(25);
 
 /// A process behind a proxy of its own, which sees what it sends and when.
-struct Candidate {
-    berth: Berth,
+pub struct Candidate {
+    pub berth: Berth,
     proxy: Proxy,
 }
 
 impl Candidate {
-    async fn start(world: &World<'_>) -> Result<Self> {
+    pub async fn start(world: &World<'_>) -> Result<Self> {
         Self::start_with(world, &[]).await
     }
 
@@ -45,7 +45,7 @@ impl Candidate {
         Ok(Self { berth, proxy })
     }
 
-    async fn leads(&self) -> Result<()> {
+    pub async fn leads(&self) -> Result<()> {
         self.berth.metric_at_least("leader_election_master_status", &[("name", NAME)], 1.0).await.map(|_| ())
     }
 
@@ -54,7 +54,7 @@ impl Candidate {
     }
 
     /// Status writes that it has sent: of Runs and workspaces.
-    fn writes(&self) -> usize {
+    pub fn writes(&self) -> usize {
         self.proxy.count(|seen| seen.is("patch", "runs/status") || seen.is("patch", "persistentworkspaces/status"))
     }
 

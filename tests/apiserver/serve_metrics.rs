@@ -191,7 +191,8 @@ async fn every_metric_has_kube_s_name_labels_and_buckets_and_moves_when_it_shoul
         ("workqueue_work_duration_seconds_count", &[binder], GROWS),
         ("workqueue_queue_duration_seconds_count", &[binder], GROWS),
         (events, &[("event", "PersistentWorkspaceAdd")], 1.0),
-        (events, &[("event", "PersistentWorkspaceUpdate")], 1.0),
+        // The finalizer, then the status that binds.
+        (events, &[("event", "PersistentWorkspaceUpdate")], 2.0),
         (events, &[("event", "UnscheduledPodDelete")], 1.0),
         (events, &[("event", "NodeDelete")], 1.0),
         ("scheduler_cache_size", &[("type", "nodes")], -1.0),

@@ -68,6 +68,7 @@ async fn a_lost_workspace_and_a_replaced_pod_hold_their_runs() -> Result<()> {
     })
     .await?;
     world.workspaces.delete("w", &DeleteParams::default()).await?;
+    until("its finalizer to be taken off", PATIENCE, || async { Ok(world.workspaces.get_opt("w").await?.is_none().then_some(())) }).await?;
     world.workspace("w", "bash").await?;
     world.placed_on("after", "p").await
 }

@@ -14,7 +14,7 @@ use berth_tests::poll::{PATIENCE, until};
 use berth_tests::process::{Guarded, free_port};
 use berth_tests::proxy::{Fault, Proxy};
 use berth_tests::release::{Account, apply};
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -185,6 +185,16 @@ async fn rare_things(world: &World<'_>, proxy: &Proxy, berth: &Replica) -> Resul
     world.workspace_when("gone", "Bound").await?;
     world.delete_pod("gone").await?;
     world.workspace_when("gone", "Lost").await?;
+
+    // A workspace and a Run whose time to live is over are deleted.
+    let brief = json!({"metadata": {"name": "brief"}, "spec": {"runtime": "bash", "ttlSecondsAfterUnused": 1}});
+    world.workspaces.create(&PostParams::default(), &serde_json::from_value(brief)?).await?;
+    world.workspace_when("brief", "Released").await?;
+    until("the workspace to be deleted", PATIENCE, || async { Ok(world.workspaces.get("brief").await?.metadata.deletion_timestamp.map(drop)) }).await?;
+    world.run(run("brief").spec("ttlSecondsAfterFinished", json!(1))).await?;
+    world.placed("brief").await?;
+    world.run_status("brief", json!({"phase": "Succeeded", "completionTime": "2026-01-01T00:00:00Z"})).await?;
+    until("the Run to be deleted", PATIENCE, || async { Ok(world.runs.get_opt("brief").await?.is_none().then_some(())) }).await?;
 
     // A Run that changes unseen between its rejection and its placement.
     world.run(run("late").runtime("later")).await?;

@@ -270,6 +270,17 @@ data: {config.yaml: x}
         "profiles: [{schedulerName: a}, {schedulerName: b, runtimes: [x, null]}]\n",
         &["3:65: profiles[1].runtimes[1]: must be a text, not nothing"],
     ),
+    ("a binding", "profiles: [{schedulerName: a, binding: LeastLoaded}, {schedulerName: b, runtimes: [x], binding: FirstByName}]\n", &[]),
+    (
+        "a binding that is none",
+        "profiles: [{binding: LeastLoded}]\n",
+        &[r#"3:22: profiles[0].binding: must be FirstByName or LeastLoaded, not the text "LeastLoded"; did you mean LeastLoaded?"#],
+    ),
+    (
+        "a binding of a plugin",
+        "profiles: [{pluginConfig: [{name: Capacity, binding: LeastLoaded}]}]\n",
+        &["3:45: profiles[0].pluginConfig[0].binding: unknown field; binding belongs to profiles[]"],
+    ),
     (
         "shadow as a text",
         "profiles: [{schedulerName: a}, {schedulerName: b, shadow: \"true\"}]\n",

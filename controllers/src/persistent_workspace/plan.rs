@@ -1,23 +1,26 @@
 //! What becomes of one workspace: a pure function of what was observed. `berth simulate` calls it too.
 //!
 //! ```text
-//!            a Runtime Pod is available: the first by name       its Pod object is gone or replaced
-//!   Pending ─────────────────────────────────────────────► Bound ─────────────────────────────────► Lost, for ever
-//!                                              │   ▲
-//!                                              └───┘ its Pod comes and goes as available: condition Available
+//!            a Runtime Pod is available              its Pod object is gone or replaced
+//!   Pending ───────────────────────────► Bound ─────────────────────────────────────────► Lost, for ever
+//!                                        │ │ ▲
+//!              unused for its whole TTL  │ └─┘ its Pod comes and goes as available: condition Available
+//!                                        ▼
+//!                                     Released ──► deleted: no active Run left ──► directory removed ──► gone
 //! ```
-//! Rules: reference §5.1 and decisions, "PersistentWorkspace". A workspace that is being deleted, or in any other phase, is left alone.
+//! Deletion, by its owner or after Released, is held up by a finalizer from before the first bind: until no active Run uses the workspace and
+//! the Pod's agent has removed the directory (condition Cleaned), or the Pod is gone, or has no agent. Rules: reference §5.1 and decisions,
+//! "PersistentWorkspace". A workspace in a phase of a later version is left alone.
 
-use berth_api::conditions::{ConditionStatus, set_condition};
+use super::choose::{Candidate, WorkspaceBinding, choose};
+use super::conditions::{Cleaning, Conditions};
+use crate::runs::Usage;
+use berth_api::conditions::find;
 use berth_api::constants::{WORKSPACE_PATH_PREFIX, reason, workspace_condition};
-use berth_api::persistent_workspace::{PersistentWorkspaceSpec, PersistentWorkspaceStatus, WorkspacePhase};
+use berth_api::persistent_workspace::{CleanupPolicy, PersistentWorkspaceSpec, PersistentWorkspaceStatus, WorkspacePhase};
 use berth_api::runtime_ready::Verdict;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-/// Condition: the spec can be acted on.
-pub const ACCEPTED: &str = "Accepted";
-/// Condition: the workspace has its Pod.
-pub const BOUND: &str = "Bound";
+use std::time::Duration;
 
 /// A workspace as it was observed.
 #[derive(Clone, Copy, Debug)]
@@ -28,21 +31,29 @@ pub struct WorkspaceFacts<'a> {
     pub generation: Option<i64>,
     /// Has a deletionTimestamp.
     pub deleting: bool,
+    /// Has the finalizer `kruntimes.io/workspace-cleanup`.
+    pub has_finalizer: bool,
     /// The spec.
     pub spec: &'a PersistentWorkspaceSpec,
     /// The status; None is Pending.
     pub status: Option<&'a PersistentWorkspaceStatus>,
 }
 
-/// A Pod of the workspace's namespace whose `runtime` label is the workspace's `spec.runtime`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<'a> {
-    /// `metadata.name`.
-    pub name: &'a str,
-    /// `metadata.uid`.
-    pub uid: &'a str,
-    /// What the one predicate says of it now.
-    pub verdict: Verdict,
+/// What else was observed, and when.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed {
+    /// What is known of `status.boundPod`; looked at while Bound, Released or being deleted.
+    pub bound: BoundPod,
+    /// That Pod's agent honours workspaces: it removes directories.
+    pub agent: bool,
+    /// Who uses the workspace.
+    pub usage: Usage,
+    /// How a Pod is chosen.
+    pub binding: WorkspaceBinding,
+    /// Milliseconds until `lastUsedTime` may be written again; 0 is now.
+    pub use_writable_in_ms: u64,
+    /// The time, milliseconds since the epoch. Times that are written are cut to whole seconds (reference §0.3).
+    pub wall_ms: i64,
 }
 
 /// What is known of the Pod that the status names.
@@ -71,6 +82,8 @@ pub struct Found<'a> {
     pub runtime: Option<&'a str>,
     /// What the predicate says of it now.
     pub verdict: Verdict,
+    /// Its agent honours workspaces.
+    pub agent: bool,
 }
 
 impl BoundPod {
@@ -83,6 +96,11 @@ impl BoundPod {
             (Some(found), Some(_)) if found.runtime != Some(runtime) => Self::OfAnotherRuntime,
             (Some(found), Some(_)) => Self::Exists(found.verdict),
         }
+    }
+
+    /// Neither the Pod nor the data on it exists any more.
+    pub fn is_gone(self) -> bool {
+        matches!(self, Self::Gone | Self::Replaced)
     }
 }
 
@@ -105,12 +123,23 @@ impl LostReason {
     }
 }
 
-/// What to write: the whole status wanted, in one write.
+/// What to do now, and when to look again without being woken.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Plan {
+pub struct Plan {
+    /// One step; what follows is planned when its effect shows.
+    pub step: Step,
+    /// At the latest then; None waits for a change.
+    pub look_again: Option<Duration>,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
     /// Nothing.
-    NoChange,
-    /// The workspace gets this Pod.
+    Rest,
+    /// The finalizer is missing on a workspace that has data.
+    AddFinalizer,
+    /// The workspace gets this Pod: the finalizer, unless it is there, then the status.
     Bind {
         /// Its name.
         pod: String,
@@ -119,87 +148,99 @@ pub enum Plan {
         /// The status wanted, path included.
         status: Box<PersistentWorkspaceStatus>,
     },
+    /// The whole status wanted, in one write.
+    Write {
+        /// What people are told.
+        news: News,
+        /// The status wanted.
+        status: Box<PersistentWorkspaceStatus>,
+    },
+    /// Its time is over and no new Run was admitted since: the object is deleted.
+    Delete,
+    /// The data is gone, or nobody can remove it: the object may go.
+    RemoveFinalizer,
+}
+
+/// What a status write means to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The phase stays; conditions, `runtime` or `lastUsedTime` change.
+    None,
     /// The workspace has lost its Pod.
-    Lost {
-        /// How.
-        reason: LostReason,
-        /// The status wanted.
-        status: Box<PersistentWorkspaceStatus>,
-    },
-    /// The phase stays; conditions or `runtime` change.
-    Conditions {
-        /// The status wanted.
-        status: Box<PersistentWorkspaceStatus>,
-    },
+    Lost(LostReason),
+    /// Its time is over.
+    Released,
+    /// It is being deleted, and its Pod has no agent that could remove the directory.
+    CannotClean,
 }
 
 impl Plan {
-    /// The status wanted; None for no change.
+    /// The status wanted; None if it stays.
     pub fn status(&self) -> Option<&PersistentWorkspaceStatus> {
-        match self {
-            Self::NoChange => None,
-            Self::Bind { status, .. } | Self::Lost { status, .. } | Self::Conditions { status } => Some(status),
+        match &self.step {
+            Step::Bind { status, .. } | Step::Write { status, .. } => Some(status),
+            _ => None,
         }
     }
 }
 
-/// Plans the next state of a workspace.
+/// Plans the next step of a workspace.
 ///
-/// `pods` are all Pods of its namespace and of `spec.runtime`, in any order; `bound` is what is known of `status.boundPod`
-/// (only looked at while Bound); `wall_ms` is the time that changed conditions get, cut to whole seconds.
-pub fn plan<'a>(workspace: WorkspaceFacts<'_>, pods: impl IntoIterator<Item = Candidate<'a>>, bound: BoundPod, wall_ms: i64) -> Plan {
-    if workspace.deleting {
-        return Plan::NoChange;
-    }
+/// `pods` are all Pods of its namespace and of `spec.runtime`, in any order.
+pub fn plan<'a>(workspace: WorkspaceFacts<'_>, pods: impl IntoIterator<Item = Candidate<'a>>, observed: &Observed) -> Plan {
     let mut status = workspace.status.cloned().unwrap_or_default();
-    let mut conditions = Conditions { workspace, status: &mut status, now: seconds(wall_ms) };
-    let done = match workspace.status.map_or(&WorkspacePhase::Pending, |status| &status.phase) {
-        WorkspacePhase::Pending => pending(&mut conditions, pods),
-        WorkspacePhase::Bound => on_a_pod(&mut conditions, pods, bound),
+    let phase = status.phase.clone();
+    let conditions = Conditions { workspace, status: &mut status, now: seconds(observed.wall_ms.div_euclid(1_000)) };
+    let Outcome { step, look_again } = match phase {
+        WorkspacePhase::Unknown(_) => Outcome::step(Step::Rest),
+        _ if workspace.deleting => deleting(conditions, observed),
+        WorkspacePhase::Pending => pending(conditions, pods, observed.binding),
+        WorkspacePhase::Bound => bound(conditions, pods, observed),
+        WorkspacePhase::Released => released(&workspace, observed.bound),
         WorkspacePhase::Lost => {
+            let mut conditions = conditions;
             conditions.set_lost(None);
-            Done::Conditions
+            Outcome::news(News::None)
         }
-        WorkspacePhase::Released | WorkspacePhase::Unknown(_) => return Plan::NoChange,
     };
-    if workspace.status == Some(&status) {
-        return Plan::NoChange;
-    }
-    let status = Box::new(status);
-    match done {
-        Done::Bind { pod, uid } => Plan::Bind { pod, uid, status },
-        Done::Lost(reason) => Plan::Lost { reason, status },
-        Done::Conditions => Plan::Conditions { status },
-    }
+    let step = match step {
+        Ok(step) => step,
+        Err(_) if workspace.status == Some(&status) => Step::Rest,
+        Err(Pending::Bind { pod, uid }) => Step::Bind { pod, uid, status: Box::new(status) },
+        Err(Pending::Write(news)) => Step::Write { news, status: Box::new(status) },
+    };
+    Plan { step, look_again }
 }
 
-enum Done {
+/// What a phase comes to: a step, or a write of the status as it was changed meanwhile.
+struct Outcome {
+    step: Result<Step, Pending>,
+    look_again: Option<Duration>,
+}
+
+enum Pending {
     Bind { pod: String, uid: String },
-    Lost(LostReason),
-    Conditions,
+    Write(News),
 }
 
-fn pending<'a>(conditions: &mut Conditions<'_>, pods: impl IntoIterator<Item = Candidate<'a>>) -> Done {
-    let spec = conditions.workspace.spec;
-    let accepted = conditions.set_accepted();
-    let mut any = false;
-    let mut first: Option<Candidate<'a>> = None;
-    for pod in pods {
-        any = true;
-        if pod.verdict == Verdict::Ready && first.is_none_or(|first| pod.name < first.name) {
-            first = Some(pod);
-        }
+impl Outcome {
+    fn step(step: Step) -> Self {
+        Self { step: Ok(step), look_again: None }
     }
-    conditions.set_runtime_ready(any);
-    conditions.status.runtime = Some(spec.runtime.clone());
-    let Some(pod) = first.filter(|_| accepted) else {
-        let message = match accepted {
-            true => format!("waiting for an available runtime pod of {:?}", spec.runtime),
-            false => "the spec is not accepted".to_owned(),
-        };
-        conditions.set(BOUND, ConditionStatus::False, if accepted { "WaitingForRuntimePod" } else { "NotAccepted" }, &message);
-        conditions.set(workspace_condition::AVAILABLE, ConditionStatus::False, "NotBound", "not bound to a runtime pod");
-        return Done::Conditions;
+
+    fn news(news: News) -> Self {
+        Self { step: Err(Pending::Write(news)), look_again: None }
+    }
+}
+
+fn pending<'a>(mut conditions: Conditions<'_>, pods: impl IntoIterator<Item = Candidate<'a>>, binding: WorkspaceBinding) -> Outcome {
+    let accepted = conditions.set_accepted();
+    let mut pods = pods.into_iter().peekable();
+    conditions.set_runtime_ready(pods.peek().is_some());
+    conditions.status.runtime = Some(conditions.workspace.spec.runtime.clone());
+    let Some(pod) = Some(pods).filter(|_| accepted).and_then(|pods| choose(binding, pods)) else {
+        conditions.set_unbound(accepted);
+        return Outcome::news(News::None);
     };
     conditions.status.phase = WorkspacePhase::Bound;
     conditions.status.bound_pod = Some(pod.name.to_owned());
@@ -207,11 +248,11 @@ fn pending<'a>(conditions: &mut Conditions<'_>, pods: impl IntoIterator<Item = C
     conditions.status.path = Some(format!("{WORKSPACE_PATH_PREFIX}{}", conditions.workspace.name));
     conditions.set_bound();
     conditions.set_available(BoundPod::Exists(Verdict::Ready));
-    Done::Bind { pod: pod.name.to_owned(), uid: pod.uid.to_owned() }
+    Outcome { step: Err(Pending::Bind { pod: pod.name.to_owned(), uid: pod.uid.to_owned() }), look_again: None }
 }
 
-fn on_a_pod<'a>(conditions: &mut Conditions<'_>, pods: impl IntoIterator<Item = Candidate<'a>>, bound: BoundPod) -> Done {
-    let lost = match bound {
+fn bound<'a>(mut conditions: Conditions<'_>, pods: impl IntoIterator<Item = Candidate<'a>>, observed: &Observed) -> Outcome {
+    let lost = match observed.bound {
         BoundPod::Gone => Some(LostReason::PodDeleted),
         BoundPod::Replaced => Some(LostReason::PodReplaced),
         _ => None,
@@ -219,101 +260,100 @@ fn on_a_pod<'a>(conditions: &mut Conditions<'_>, pods: impl IntoIterator<Item = 
     if let Some(reason) = lost {
         conditions.status.phase = WorkspacePhase::Lost;
         conditions.set_lost(Some(reason));
-        return Done::Lost(reason);
+        return Outcome::news(News::Lost(reason));
+    }
+    if !conditions.workspace.has_finalizer {
+        return Outcome::step(Step::AddFinalizer);
     }
     conditions.set_accepted();
     conditions.set_runtime_ready(pods.into_iter().next().is_some());
     conditions.set_bound();
-    conditions.set_available(bound);
-    Done::Conditions
-}
-
-/// The conditions of one status, written with the generation that was looked at.
-struct Conditions<'a> {
-    workspace: WorkspaceFacts<'a>,
-    status: &'a mut PersistentWorkspaceStatus,
-    now: Time,
-}
-
-impl Conditions<'_> {
-    fn set(&mut self, kind: &str, status: ConditionStatus, reason: &str, message: &str) {
-        // A full list (16, others' conditions) takes no new type; ours are then missing, and nothing else changes.
-        let _ = set_condition(&mut self.status.conditions, kind, status, reason, message, &self.now);
-        if let Some(condition) = self.status.conditions.iter_mut().find(|condition| condition.type_ == kind) {
-            condition.observed_generation = self.workspace.generation;
+    conditions.set_available(observed.bound);
+    let use_later = set_last_use(&mut conditions, observed);
+    match time_left(&conditions, observed) {
+        Some(Duration::ZERO) => {
+            conditions.status.phase = WorkspacePhase::Released;
+            conditions.set_released();
+            Outcome::news(News::Released)
         }
-    }
-
-    fn set_accepted(&mut self) -> bool {
-        let spec = self.workspace.spec;
-        let problem = if spec.runtime.is_empty() {
-            Some("spec.runtime must not be empty".to_owned())
-        } else if spec.mode != PersistentWorkspaceSpec::MODE_RUNTIME_POD_LOCAL {
-            Some(format!("spec.mode must be {}, not {:?}", PersistentWorkspaceSpec::MODE_RUNTIME_POD_LOCAL, spec.mode))
-        } else {
-            None
-        };
-        match &problem {
-            None => self.set(ACCEPTED, ConditionStatus::True, "Accepted", "PersistentWorkspace spec accepted"),
-            Some(message) => self.set(ACCEPTED, ConditionStatus::False, reason::INVALID_SPEC, message),
-        }
-        problem.is_none()
-    }
-
-    fn set_runtime_ready(&mut self, any_pod: bool) {
-        let runtime = &self.workspace.spec.runtime;
-        match any_pod {
-            true => self.set(workspace_condition::RUNTIME_READY, ConditionStatus::True, reason::RUNTIME_FOUND, &format!("a runtime pod of {runtime:?} exists")),
-            false => self.set(
-                workspace_condition::RUNTIME_READY,
-                ConditionStatus::False,
-                reason::RUNTIME_NOT_FOUND,
-                &format!("no pod has the label runtime={runtime}"),
-            ),
-        }
-    }
-
-    fn set_bound(&mut self) {
-        let message = format!("bound to runtime pod {}", self.status.bound_pod.as_deref().unwrap_or_default());
-        self.set(BOUND, ConditionStatus::True, "Bound", &message);
-    }
-
-    fn set_available(&mut self, bound: BoundPod) {
-        let (reason, message) = match bound {
-            BoundPod::Exists(Verdict::Ready) => ("PodReady", "the runtime pod is available"),
-            BoundPod::Exists(Verdict::NotRunning) => ("PodNotRunning", "the runtime pod is not running"),
-            BoundPod::Exists(Verdict::NotReady) => ("PodNotReady", "the runtime pod is not ready"),
-            BoundPod::Exists(Verdict::Terminating) => ("PodTerminating", "the runtime pod is terminating"),
-            BoundPod::Exists(Verdict::HeartbeatMissing) => ("HeartbeatMissing", "the runtime pod's agent has not reported"),
-            BoundPod::Exists(Verdict::HeartbeatStale) => ("HeartbeatStale", "the runtime pod's agent has fallen silent"),
-            BoundPod::OfAnotherRuntime => ("PodOfAnotherRuntime", "the pod no longer has the Runtime's label"),
-            BoundPod::UidUnknown => ("PodUIDUnknown", "status.boundPodUID is missing, so that the pod can't be told from a namesake"),
-            BoundPod::NotNamed | BoundPod::Gone | BoundPod::Replaced => ("PodUnknown", "status.boundPod is missing"),
-        };
-        let status = if bound == BoundPod::Exists(Verdict::Ready) { ConditionStatus::True } else { ConditionStatus::False };
-        self.set(workspace_condition::AVAILABLE, status, reason, message);
-    }
-
-    /// The conditions of Lost; without a reason those that are there are kept, as long as they say False.
-    fn set_lost(&mut self, reason: Option<LostReason>) {
-        let pod = self.status.bound_pod.clone().unwrap_or_default();
-        let message = match reason {
-            Some(LostReason::PodDeleted) => format!("runtime pod {pod} is gone, and the data with it"),
-            Some(LostReason::PodReplaced) => format!("runtime pod {pod} was replaced by a namesake, and the data is gone"),
-            None => "the runtime pod is gone, and the data with it".to_owned(),
-        };
-        let is_false = |kind: &str, status: &PersistentWorkspaceStatus| status.conditions.iter().any(|c| c.type_ == kind && c.status == "False");
-        for kind in [BOUND, workspace_condition::AVAILABLE] {
-            if reason.is_some() || !is_false(kind, self.status) {
-                self.set(kind, ConditionStatus::False, reason.map_or("Lost", LostReason::as_str), &message);
-            }
-        }
+        left => Outcome { look_again: left.into_iter().chain(use_later).min(), ..Outcome::news(News::None) },
     }
 }
 
-/// A time on the wire: whole seconds (reference §0.3).
-fn seconds(wall_ms: i64) -> Time {
-    Time(k8s_openapi::jiff::Timestamp::from_second(wall_ms.div_euclid(1_000)).unwrap_or_default())
+/// Writes down the latest use: with whatever else is written, alone at most once in a while. When to come back for it.
+fn set_last_use(conditions: &mut Conditions<'_>, observed: &Observed) -> Option<Duration> {
+    let known_s = conditions.status.last_used_time.as_ref().map(|time| time.0.as_second());
+    // What came before is about a namesake that was deleted.
+    let is_ours = |last_s: &i64| conditions.bound_s().is_none_or(|bound_s| *last_s >= bound_s);
+    let latest_s = observed.usage.last_s.filter(|last_s| Some(*last_s) > known_s && is_ours(last_s))?;
+    let changed = conditions.workspace.status != Some(&*conditions.status);
+    if observed.use_writable_in_ms > 0 && !changed {
+        return Some(Duration::from_millis(observed.use_writable_in_ms));
+    }
+    conditions.status.last_used_time = Some(seconds(latest_s));
+    None
+}
+
+/// How long until a workspace that nobody uses has been unused for its whole time to live. None: no such time.
+fn time_left(conditions: &Conditions<'_>, observed: &Observed) -> Option<Duration> {
+    let spec = conditions.workspace.spec;
+    let ttl_s = spec.ttl_seconds_after_unused.filter(|ttl_s| *ttl_s > 0 && spec.cleanup_policy == CleanupPolicy::DeleteAfterTTL)?;
+    if observed.usage.live > 0 {
+        return None;
+    }
+    // Without the condition (a list full of others') nobody knows since when it is bound: then it is kept.
+    let bound_s = conditions.bound_s()?;
+    let used_s = conditions.status.last_used_time.as_ref().map(|time| time.0.as_second());
+    // Of a clock that is ahead only as much is believed as ours says.
+    let since_s = used_s.into_iter().chain(observed.usage.last_s).fold(bound_s, i64::max).min(observed.wall_ms.div_euclid(1_000));
+    let over_ms = since_s.saturating_add(i64::from(ttl_s)).saturating_mul(1_000);
+    Some(Duration::from_millis(u64::try_from(over_ms.saturating_sub(observed.wall_ms)).unwrap_or(0)))
+}
+
+fn released(workspace: &WorkspaceFacts<'_>, bound: BoundPod) -> Outcome {
+    Outcome::step(if workspace.spec.cleanup_policy != CleanupPolicy::DeleteAfterTTL {
+        // Its owner has thought better of it: nobody gets in any more, and nothing is removed.
+        Step::Rest
+    } else if !workspace.has_finalizer && bound != BoundPod::NotNamed && !bound.is_gone() {
+        Step::AddFinalizer
+    } else {
+        Step::Delete
+    })
+}
+
+fn deleting(mut conditions: Conditions<'_>, observed: &Observed) -> Outcome {
+    // Others' finalizers hold it; ours can't be added any more.
+    if !conditions.workspace.has_finalizer {
+        return Outcome::step(Step::Rest);
+    }
+    let has_data = matches!(conditions.status.phase, WorkspacePhase::Bound | WorkspacePhase::Released) && observed.bound != BoundPod::NotNamed;
+    if !has_data || observed.bound.is_gone() {
+        return Outcome::step(Step::RemoveFinalizer);
+    }
+    if observed.usage.active > 0 {
+        conditions.set_deleting(Cleaning::InUse);
+        return Outcome::news(News::None);
+    }
+    let cleaned = |status: &str, reason: Option<&str>| {
+        find(&conditions.status.conditions, workspace_condition::CLEANED).is_some_and(|c| c.status == status && reason.is_none_or(|reason| c.reason == reason))
+    };
+    if cleaned("True", None) {
+        return Outcome::step(Step::RemoveFinalizer);
+    }
+    if observed.agent && observed.bound != BoundPod::UidUnknown {
+        conditions.set_deleting(Cleaning::WaitingForAgent);
+        return Outcome::news(News::None);
+    }
+    let told = cleaned("False", Some(reason::AGENT_CANNOT_CLEAN));
+    conditions.set_deleting(Cleaning::NoAgent);
+    // The condition may have found no room in the list.
+    let is_told = told || find(&conditions.status.conditions, workspace_condition::CLEANED).is_none();
+    if is_told { Outcome::step(Step::RemoveFinalizer) } else { Outcome::news(News::CannotClean) }
+}
+
+/// A time on the wire.
+fn seconds(since_epoch_s: i64) -> Time {
+    Time(k8s_openapi::jiff::Timestamp::from_second(since_epoch_s).unwrap_or_default())
 }
 
 #[cfg(test)]

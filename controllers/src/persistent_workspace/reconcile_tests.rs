@@ -3,157 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use super::*;
-use berth_runtime::SystemClock;
+use crate::persistent_workspace::apply::difference;
+use crate::policy::Policy;
+use crate::testing::{Api, KeptRun, PODS, RUNS, State, TestClock, WORKSPACES, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
+use berth_api::Run;
+use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_runtime::informer::{WatchConfig, informer};
-use berth_runtime::lease::Fence;
-use http::{Request, Response};
-use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
-use kube::client::Body;
-use serde_json::json;
-use std::collections::BTreeMap;
-use tokio::sync::mpsc;
-
-/// What the binder keeps of a Pod in these tests: the Pod.
-fn read_pod(pod: &Pod) -> Option<RuntimePod<'_>> {
-    let facts = PodFacts::observe(None, pod, Now { wall_ms: 0, mono_ms: 0 });
-    Some(RuntimePod {
-        runtime: runtime_of(pod)?,
-        running: facts.running,
-        ready: facts.ready,
-        terminating: facts.terminating,
-        heartbeat_true: facts.heartbeat_true,
-        probe_time_ms: facts.heartbeat.map(|heartbeat| heartbeat.probe_time_ms),
-    })
-}
-
-fn read_workspace(workspace: &PersistentWorkspace) -> Option<&PersistentWorkspace> {
-    Some(workspace)
-}
-
-/// Objects by URL path, watchers by URL path of the collection.
-#[derive(Default)]
-struct Api {
-    objects: BTreeMap<String, Value>,
-    watchers: Vec<(String, mpsc::UnboundedSender<Value>)>,
-    version: u64,
-    writes: Vec<Value>,
-    /// Pods that a GET sees and the watch doesn't tell of.
-    reads: Vec<String>,
-    /// The next write takes effect and its answer is lost.
-    lose_answer: bool,
-    /// Lists of Pods don't answer.
-    pods_mute: bool,
-}
-
-type Shared = Arc<Mutex<Api>>;
-
-const PODS: &str = "/api/v1/pods";
-const WORKSPACES: &str = "/apis/kruntimes.io/v1alpha1/persistentworkspaces";
-
-fn path(collection: &str, name: &str) -> String {
-    let (prefix, plural) = collection.rsplit_once('/').unwrap();
-    format!("{prefix}/namespaces/a/{plural}/{name}")
-}
-
-impl Api {
-    fn put(&mut self, collection: &str, mut object: Value) {
-        self.version += 1;
-        object["metadata"]["namespace"] = json!("a");
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-        let kind = if self.objects.insert(path(collection, &name), object.clone()).is_some() { "MODIFIED" } else { "ADDED" };
-        self.tell(collection, kind, object);
-    }
-
-    fn delete(&mut self, collection: &str, name: &str) {
-        self.version += 1;
-        let mut object = self.objects.remove(&path(collection, name)).unwrap();
-        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.tell(collection, "DELETED", object);
-    }
-
-    fn tell(&mut self, collection: &str, kind: &str, object: Value) {
-        let line = json!({"type": kind, "object": object});
-        self.watchers.retain(|(watched, sender)| watched != collection || sender.send(line.clone()).is_ok());
-    }
-
-    fn workspace(&self, name: &str) -> PersistentWorkspace {
-        serde_json::from_value(self.objects[&path(WORKSPACES, name)].clone()).unwrap()
-    }
-}
-
-fn merge(into: &mut Value, patch: &Value) {
-    for (field, value) in patch.as_object().unwrap() {
-        match value {
-            Value::Null => drop(into.as_object_mut().unwrap().remove(field)),
-            Value::Object(_) => {
-                if !into[field].is_object() {
-                    into[field] = json!({});
-                }
-                merge(&mut into[field], value);
-            }
-            other => into[field] = other.clone(),
-        }
-    }
-}
-
-type Answer = Result<Response<BoxBody<bytes::Bytes, std::io::Error>>, tower::BoxError>;
-
-fn answer(code: u16, json: &Value) -> Answer {
-    let full = http_body_util::Full::new(bytes::Bytes::from(json.to_string())).map_err(|never| match never {});
-    Ok(Response::builder().status(code).body(BodyExt::boxed(full)).unwrap())
-}
-
-fn refusal(code: u16, reason: &str) -> Answer {
-    answer(code, &json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": reason}))
-}
-
-async fn serve(api: Shared, request: Request<Body>) -> Answer {
-    let (parts, body) = request.into_parts();
-    let body: Value = serde_json::from_slice(&body.collect_bytes().await.unwrap()).unwrap_or_default();
-    let url = parts.uri.path().to_owned();
-    let mute = url == PODS && api.lock().unwrap().pods_mute;
-    if mute {
-        return futures::future::pending().await;
-    }
-    let mut api = api.lock().unwrap();
-    if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        api.watchers.push((url, sender));
-        let lines = futures::stream::unfold(receiver, |mut receiver| async move {
-            let line: Value = receiver.recv().await?;
-            Some((Ok(http_body::Frame::data(bytes::Bytes::from(format!("{line}\n")))), receiver))
-        });
-        return Ok(Response::new(BodyExt::boxed(StreamBody::new(lines))));
-    }
-    if url == PODS || url == WORKSPACES {
-        let plural = url.rsplit('/').next().unwrap();
-        let items: Vec<Value> = api.objects.iter().filter(|(path, _)| path.contains(&format!("/{plural}/"))).map(|(_, object)| object.clone()).collect();
-        return answer(200, &json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": api.version.to_string()}, "items": items}));
-    }
-    if parts.method == "PATCH" {
-        let url = url.strip_suffix("/status").unwrap();
-        let Some(mut object) = api.objects.get(url).cloned() else { return refusal(404, "NotFound") };
-        if object["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-            return refusal(409, "Conflict");
-        }
-        api.writes.push(body["status"].clone());
-        merge(&mut object, &body);
-        api.put(WORKSPACES, object);
-        if std::mem::take(&mut api.lose_answer) {
-            return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
-        }
-        return answer(200, &api.objects[url].clone());
-    }
-    api.reads.push(url.clone());
-    match api.objects.get(&url) {
-        Some(object) => answer(200, object),
-        None => refusal(404, "NotFound"),
-    }
-}
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
 
 struct World {
-    api: Shared,
+    api: Api,
     stop: CancellationToken,
 }
 
@@ -164,33 +24,38 @@ impl Drop for World {
 }
 
 impl World {
-    /// A binder on `api`, and the time it needs to come to rest.
-    async fn start(api: Api) -> Self {
-        Self::start_with(api, watch::channel(HeartbeatPolicy::default()).1).await
+    async fn with(objects: &[(&str, Value)]) -> Self {
+        Self::start(Api::with(objects)).await
     }
 
-    async fn start_with(api: Api, policies: watch::Receiver<HeartbeatPolicy>) -> Self {
-        let api = Arc::new(Mutex::new(api));
-        let server = api.clone();
-        let client = Client::new(tower::service_fn(move |request| serve(server.clone(), request)), "default");
-        let stop = CancellationToken::new();
+    /// A binder on `api`, and the time it needs to come to rest.
+    async fn start(api: Api) -> Self {
+        Self::start_with(api, watch::channel(Policies::default()).1).await
+    }
+
+    async fn start_with(api: Api, policies: watch::Receiver<Policies>) -> Self {
+        let (client, stop, clock) = (api.client(), CancellationToken::new(), TestClock::new());
         let (pods, watch_pods) = informer::<Pod>("pods");
         let (workspaces, watch_workspaces) = informer::<PersistentWorkspace>("persistentworkspaces");
+        let (runs, watch_runs) = informer::<KeptRun>("runs");
         tokio::spawn(watch_pods.run(client.clone(), WatchConfig::default(), |pod: Pod| pod, stop.clone()));
         tokio::spawn(watch_workspaces.run(client.clone(), WatchConfig::default(), |workspace: PersistentWorkspace| workspace, stop.clone()));
+        tokio::spawn(watch_runs.run(client.clone(), WatchConfig::default(), |run: Run| KeptRun::new(run), stop.clone()));
         let context = Context {
             client,
             pods,
             read_pod,
             workspaces,
             read_workspace,
+            runs: RunIndex::new(&runs, read_run, clock.clone()),
+            policies,
             recorder: Recorder::off(),
             fence: Fence::unguarded(),
-            clock: Arc::new(SystemClock::new()),
+            clock,
             workers: 2,
             observer: Arc::new(()),
         };
-        tokio::spawn(Binder::new(context).obeying(policies).run(stop.clone()));
+        tokio::spawn(Binder::new(context).run(stop.clone()));
         let world = Self { api, stop };
         world.rest().await;
         world
@@ -200,77 +65,124 @@ impl World {
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
 
-    /// Changes the objects and lets the binder come to rest; how many writes it made.
-    async fn after(&self, change: impl FnOnce(&mut Api)) -> usize {
+    /// Changes the objects and lets the binder come to rest; the writes it made.
+    async fn after(&self, change: impl FnOnce(&mut State)) -> Vec<String> {
         let before = {
-            let mut api = self.api.lock().unwrap();
-            change(&mut api);
-            api.writes.len()
+            let mut state = self.api.state();
+            change(&mut state);
+            state.writes.len()
         };
         self.rest().await;
-        self.api.lock().unwrap().writes.len() - before
+        self.wrote(before)
+    }
+
+    fn wrote(&self, from: usize) -> Vec<String> {
+        self.api.state().wrote(from).into_iter().map(str::to_owned).collect()
+    }
+
+    /// Seconds go by while Pod p goes on beating.
+    async fn pass(&self, seconds: i64, from_s: i64) {
+        for at in (from_s..from_s + seconds).step_by(5) {
+            self.api.state().put(PODS, pod("p", "u1", true, at));
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
     }
 
     /// `phase pod uid available` of a workspace.
     fn told(&self, name: &str) -> String {
-        let status = self.api.lock().unwrap().workspace(name).status.unwrap_or_default();
-        let available = status.conditions.iter().find(|c| c.type_ == "Available").map_or("-", |c| c.reason.as_str());
-        format!("{} {} {} {available}", status.phase, status.bound_pod.as_deref().unwrap_or("-"), status.bound_pod_uid.as_deref().unwrap_or("-"))
+        let Some(workspace) = self.api.state().workspace(name) else { return "gone".to_owned() };
+        let status = workspace.status.unwrap_or_default();
+        let reason = |kind: &str| status.conditions.iter().find(|c| c.type_ == kind).map_or("-", |c| c.reason.as_str());
+        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+        let cleaned = reason("Cleaned");
+        let told = format!("{} {} {} {}", status.phase, text(&status.bound_pod), text(&status.bound_pod_uid), reason("Available"));
+        if cleaned == "-" { told } else { format!("{told} {cleaned}") }
+    }
+
+    fn status(&self, name: &str) -> PersistentWorkspaceStatus {
+        self.api.state().workspace(name).unwrap().status.unwrap_or_default()
     }
 }
 
-/// A Pod of Runtime bash whose agent's clock is `ahead_s` seconds ahead of now.
-fn pod(name: &str, uid: &str, ready: bool, ahead_s: i64) -> Value {
-    let wall_ms = SystemClock::new().now().wall_ms;
-    let time = k8s_openapi::jiff::Timestamp::from_second(wall_ms / 1_000 + ahead_s).unwrap().to_string();
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": name, "uid": uid, "labels": {"runtime": "bash"}},
-        "status": {"phase": "Running", "conditions": [
-            {"type": "Ready", "status": if ready { "True" } else { "False" }},
-            {"type": "kruntimes.io/RuntimedReady", "status": "True", "lastProbeTime": time},
-        ]},
-    })
+const BOUND: [&str; 2] = ["PATCH w", "PATCH w/status"];
+
+fn with_ttl(name: &str, ttl_s: i64) -> Value {
+    let mut workspace = workspace(name);
+    workspace["spec"]["ttlSecondsAfterUnused"] = json!(ttl_s);
+    workspace
 }
 
-fn workspace(name: &str) -> Value {
-    json!({"apiVersion": "kruntimes.io/v1alpha1", "kind": "PersistentWorkspace", "metadata": {"name": name, "uid": "w1", "generation": 1}, "spec": {"runtime": "bash"}})
+/// A Run that names workspace w.
+fn user(name: &str, status: Value) -> Value {
+    run(name, json!({"workspace": {"name": "w"}}), status)
 }
 
-fn with(objects: &[(&str, Value)]) -> Api {
-    let mut api = Api::default();
-    objects.iter().for_each(|(collection, object)| api.put(collection, object.clone()));
-    api
+fn running(start_s: i64) -> Value {
+    json!({"phase": "Running", "assignedPod": "p", "assignedPodUID": "u1", "startTime": time(start_s)})
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workspace_is_bound_in_one_write_and_then_nothing_is_written() {
-    let world = World::start(with(&[(PODS, pod("q", "u2", true, 0)), (PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))])).await;
+async fn a_workspace_is_bound_in_two_writes_and_then_nothing_is_written() {
+    let world = World::with(&[(PODS, pod("q", "u2", true, 0)), (PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]).await;
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
-    assert_eq!(world.api.lock().unwrap().writes.len(), 1);
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 5))).await, 0, "a heartbeat");
-    assert_eq!(world.after(|api| api.put(PODS, pod("a", "u3", true, 0))).await, 0, "a better pod");
+    assert_eq!(world.wrote(0), BOUND);
+    assert_eq!(world.api.state().objects[&path(WORKSPACES, "w")]["metadata"]["finalizers"], json!(["kruntimes.io/workspace-cleanup"]));
+    assert!(world.after(|api| api.put(PODS, pod("p", "u1", true, 5))).await.is_empty(), "a heartbeat");
+    assert!(world.after(|api| api.put(PODS, pod("a", "u3", true, 5))).await.is_empty(), "a better pod");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_lags_behind_our_own_two_writes_causes_no_third() {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0))]).await;
+    /// A change that is told, while nothing that follows is.
+    fn only(world: &World, change: impl FnOnce(&mut State)) {
+        let mut state = world.api.state();
+        state.watches_held = false;
+        change(&mut state);
+        state.watches_held = true;
+    }
+    only(&world, |api| api.put(WORKSPACES, workspace("w")));
+    world.rest().await;
+    assert_eq!(world.wrote(0), BOUND);
+    // Woken while the cache shows the version before both writes.
+    only(&world, |api| api.put(PODS, pod("a", "u2", true, 6)));
+    world.rest().await;
+    assert_eq!(world.wrote(0), BOUND);
+    world.api.state().release_watches();
+    assert!(world.after(|_| {}).await.is_empty(), "both versions come, and are ours");
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", false, 12))).await, ["PATCH w/status"], "then it follows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_workspace_without_the_finalizer_gets_it_and_keeps_others() {
+    let mut bound = workspace("w");
+    bound["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    bound["status"] = json!({"phase": "Bound", "runtime": "bash", "boundPod": "p", "boundPodUID": "u1"});
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, bound)]).await;
+    assert_eq!(world.wrote(0), BOUND, "its conditions were missing, too");
+    let finalizers = world.api.state().objects[&path(WORKSPACES, "w")]["metadata"]["finalizers"].clone();
+    assert_eq!(finalizers, json!(["example.com/hold", "kruntimes.io/workspace-cleanup"]));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiting_workspace_is_woken_by_a_pod_that_becomes_ready() {
-    let world = World::start(with(&[(WORKSPACES, workspace("w"))])).await;
+    let world = World::with(&[(WORKSPACES, workspace("w"))]).await;
     assert_eq!(world.told("w"), "Pending - - NotBound");
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", false, 0))).await, 1, "RuntimeReady");
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 0))).await, 1);
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", false, 3))).await, ["PATCH w/status"], "RuntimeReady");
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 6))).await, BOUND);
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
 }
 
 #[tokio::test(start_paused = true)]
 async fn available_follows_the_pod_and_its_silence_by_timer() {
-    let world = World::start(with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))])).await;
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", false, 0))).await, 1);
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]).await;
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", false, 3))).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Bound p u1 PodNotReady");
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 5))).await, 1);
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 6))).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(world.told("w"), "Bound p u1 HeartbeatStale");
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 10))).await, 1);
+    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 40))).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
 }
 
@@ -278,82 +190,186 @@ async fn available_follows_the_pod_and_its_silence_by_timer() {
 async fn where_no_heartbeat_is_required_a_ready_pod_is_enough_and_an_edit_of_that_is_followed() {
     let mut silent = pod("p", "u1", true, 0);
     silent["status"]["conditions"].as_array_mut().unwrap().truncate(1);
-    let (policy, policies) = watch::channel(HeartbeatPolicy::default());
-    let world = World::start_with(with(&[(PODS, silent), (WORKSPACES, workspace("w"))]), policies).await;
+    let (policy, policies) = watch::channel(Policies::default());
+    let world = World::start_with(Api::with(&[(PODS, silent), (WORKSPACES, workspace("w"))]), policies).await;
     assert_eq!(world.told("w"), "Pending - - NotBound");
-    policy.send_replace(HeartbeatPolicy::new(true, [("bash".to_owned(), false)].into()));
-    assert_eq!(world.after(|_| {}).await, 1);
+    policy.send_replace(Policies::new(Policy::default(), [("bash".to_owned(), Policy { heartbeat: false, ..Policy::default() })].into()));
+    assert_eq!(world.after(|_| {}).await, BOUND);
     assert_eq!(world.told("w"), "Bound p u1 PodReady");
-    policy.send_replace(HeartbeatPolicy::default());
-    assert_eq!(world.after(|_| {}).await, 1);
+    policy.send_replace(Policies::default());
+    assert_eq!(world.after(|_| {}).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Bound p u1 HeartbeatMissing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_workspace_is_lost_when_its_pod_is_deleted_or_replaced_and_stays_lost() {
-    let world = World::start(with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))])).await;
-    assert_eq!(world.after(|api| api.delete(PODS, "p")).await, 1);
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]).await;
+    assert_eq!(world.after(|api| api.delete(PODS, "p")).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Lost p u1 PodDeleted");
-    assert_eq!(world.after(|api| api.put(PODS, pod("p", "u1", true, 0))).await, 0);
+    assert!(world.after(|api| api.put(PODS, pod("p", "u1", true, 6))).await.is_empty());
     assert_eq!(world.told("w"), "Lost p u1 PodDeleted");
+    assert_eq!(world.after(|api| api.delete(WORKSPACES, "w")).await, ["PATCH w"], "there is nothing to clean");
+    assert_eq!(world.told("w"), "gone");
 
-    let world = World::start(with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))])).await;
-    let replace = |api: &mut Api| {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]).await;
+    let replace = |api: &mut State| {
         api.delete(PODS, "p");
-        api.put(PODS, pod("p", "u9", true, 0));
+        api.put(PODS, pod("p", "u9", true, 3));
     };
-    assert_eq!(world.after(replace).await, 1);
+    assert_eq!(world.after(replace).await, ["PATCH w/status"]);
     assert_eq!(world.told("w"), "Lost p u1 PodReplaced");
+}
+
+/// Takes the label off Pod p: the watch says gone, the object is there.
+fn unlabel(api: &mut State) {
+    let mut object = api.objects[&path(PODS, "p")].clone();
+    api.delete(PODS, "p");
+    object["metadata"]["labels"] = json!({});
+    api.objects.insert(path(PODS, "p"), object);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_cache_loses_nothing_because_the_pod_is_read_first() {
-    let world = World::start(with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))])).await;
-    // The watch says gone, as it does for a Pod that lost its label; the object is there.
-    let unlabel = |api: &mut Api| {
-        let mut object = api.objects[&path(PODS, "p")].clone();
-        api.delete(PODS, "p");
-        object["metadata"]["labels"] = json!({});
-        api.objects.insert(path(PODS, "p"), object);
-    };
-    assert_eq!(world.after(unlabel).await, 1);
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w")), (WORKSPACES, workspace("x"))]).await;
+    assert_eq!(world.after(unlabel).await.len(), 2);
     assert_eq!(world.told("w"), "Bound p u1 PodOfAnotherRuntime");
-    assert!(world.api.lock().unwrap().reads.contains(&path(PODS, "p")));
+    assert!(world.api.state().reads.contains(&path(PODS, "p")));
+    world.after(|api| api.delete(WORKSPACES, "x")).await;
+    assert_eq!(world.told("x"), "Bound p u1 Deleting WaitingForAgent");
     // Nobody tells that it is gone: the binder looks.
-    world.api.lock().unwrap().objects.remove(&path(PODS, "p"));
+    world.api.state().objects.remove(&path(PODS, "p"));
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(world.told("w"), "Lost p u1 PodDeleted");
+    assert_eq!([world.told("w"), world.told("x")], ["Lost p u1 PodDeleted", "gone"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_lost_or_written_before_the_caches_are_synced() {
-    let mut bound = workspace("w");
+    let mut bound = with_ttl("w", 1);
     bound["status"] = json!({"phase": "Bound", "runtime": "bash", "boundPod": "p", "boundPodUID": "u1"});
-    let mut api = with(&[(WORKSPACES, bound), (WORKSPACES, workspace("new"))]);
-    api.pods_mute = true;
+    let api = Api::with(&[(WORKSPACES, bound), (WORKSPACES, workspace("new"))]);
+    api.state().pods_mute = true;
     let world = World::start(api).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert_eq!(world.api.lock().unwrap().writes.len(), 0);
+    assert!(world.wrote(0).is_empty());
     assert_eq!(world.told("w"), "Bound p u1 -");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_write_whose_answer_was_lost_is_not_repeated() {
-    let mut api = with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]);
-    api.lose_answer = true;
-    let world = World::start(api).await;
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    assert_eq!(world.api.lock().unwrap().writes.len(), 1);
-    assert!(world.told("w").starts_with("Bound p u1"));
-    assert!(world.api.lock().unwrap().reads.contains(&path(WORKSPACES, "w")));
+    let mut held = workspace("w");
+    held["metadata"]["finalizers"] = json!(["kruntimes.io/workspace-cleanup"]);
+    for (stored, expected) in [(held, vec!["PATCH w/status"]), (workspace("w"), BOUND.to_vec())] {
+        let api = Api::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, stored)]);
+        api.state().lose_answer = true;
+        let world = World::start(api).await;
+        world.pass(10, 3).await;
+        assert_eq!(world.wrote(0), expected);
+        assert_eq!(world.told("w"), "Bound p u1 PodReady");
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleting_workspace_is_left_alone() {
-    let mut deleting = workspace("w");
-    deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    let world = World::start(with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, deleting)])).await;
-    assert_eq!(world.api.lock().unwrap().writes.len(), 0);
+async fn who_uses_it_is_written_down_at_most_once_a_minute() {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w"))]).await;
+    assert_eq!(world.after(|api| api.put(RUNS, user("r", json!({"phase": "Pending"})))).await.len(), 0);
+    assert_eq!(world.after(|api| api.put(RUNS, user("r", running(6)))).await, ["PATCH w/status"]);
+    assert_eq!(json!(world.status("w").last_used_time), time(6));
+    let mut ended = running(6);
+    ended["phase"] = json!("Succeeded");
+    ended["completionTime"] = time(9);
+    assert!(world.after(|api| api.put(RUNS, user("r", ended))).await.is_empty(), "too soon");
+    assert!(world.after(|api| api.put(RUNS, user("s", running(11)))).await.is_empty(), "too soon");
+    let before = world.api.state().writes.len();
+    world.pass(60, 15).await;
+    assert_eq!(world.wrote(before), ["PATCH w/status"]);
+    assert_eq!(json!(world.status("w").last_used_time), time(11), "of both the later");
+    // A claimed Run that is deleted was a use until then.
+    let before = world.api.state().writes.len();
+    world.api.state().delete(RUNS, "s");
+    world.pass(60, 75).await;
+    assert_eq!(world.wrote(before), ["PATCH w/status"]);
+    assert_eq!(json!(world.status("w").last_used_time), time(75));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unused_workspace_is_released_deleted_cleaned_and_gone() {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, with_ttl("w", 30)), (RUNS, user("r", running(0)))]).await;
+    world.pass(60, 3).await;
+    assert_eq!(world.told("w"), "Bound p u1 PodReady", "in use");
+    let mut ended = running(0);
+    ended["phase"] = json!("Failed");
+    ended["completionTime"] = time(63);
+    world.api.state().put(RUNS, user("r", ended));
+    world.pass(30, 63).await;
+    let before = world.api.state().writes.len();
+    world.pass(10, 93).await;
+    assert_eq!(world.wrote(before), ["PATCH w/status", "DELETE w", "PATCH w/status"]);
+    assert_eq!(world.told("w"), "Released p u1 Deleting WaitingForAgent");
+    let cleaned =
+        json!({"status": {"conditions": [{"type": "Cleaned", "status": "True", "reason": "Removed", "message": "", "lastTransitionTime": time(100)}]}});
+    assert_eq!(world.after(|api| api.change(WORKSPACES, "w", &cleaned)).await, ["PATCH w"]);
+    assert_eq!(world.told("w"), "gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_time_to_live_raised_at_the_last_moment_wins() {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, with_ttl("w", 30))]).await;
+    let before = {
+        let mut state = world.api.state();
+        state.watches_held = true;
+        state.change(WORKSPACES, "w", &json!({"spec": {"ttlSecondsAfterUnused": 300}, "metadata": {"generation": 2}}));
+        state.writes.len()
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(world.wrote(before).is_empty(), "refused: the object has changed");
+    world.api.state().release_watches();
+    world.pass(60, 63).await;
+    assert!(world.told("w").starts_with("Bound p u1"));
+    world.pass(200, 123).await;
+    assert!(world.told("w").starts_with("Released p u1"), "{}", world.told("w"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workspace_deleted_while_used_stays_until_it_is_not() {
+    let world = World::with(&[(PODS, pod("p", "u1", true, 0)), (WORKSPACES, workspace("w")), (RUNS, user("r", running(0)))]).await;
+    assert_eq!(world.after(|api| api.delete(WORKSPACES, "w")).await, ["PATCH w/status"]);
+    assert_eq!(world.told("w"), "Bound p u1 Deleting InUse");
+    assert_eq!(world.after(|api| api.delete(RUNS, "r")).await, ["PATCH w/status"]);
+    assert_eq!(world.told("w"), "Bound p u1 Deleting WaitingForAgent");
+    // The agent is taken off the Pod: nobody will clean.
+    let mut bare = pod("p", "u1", true, 9);
+    bare["metadata"]["annotations"] = json!({});
+    assert_eq!(world.after(|api| api.put(PODS, bare)).await, ["PATCH w/status", "PATCH w"]);
+    assert_eq!(world.told("w"), "gone");
+    // A namesake is another workspace.
+    let mut again = workspace("w");
+    again["metadata"]["uid"] = json!("another");
+    assert_eq!(world.after(|api| api.put(WORKSPACES, again)).await, BOUND);
+    assert_eq!(world.status("w").last_used_time, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workspaces_created_at_once_spread_by_load() {
+    let policy = Policy { binding: WorkspaceBinding::LeastLoaded, ..Policy::default() };
+    let world = World::start_with(Api::default(), watch::channel(Policies::new(policy, [].into())).1).await;
+    let burst = |api: &mut State| {
+        for (name, runs) in [("a", "1"), ("b", "2"), ("c", "3")] {
+            let mut pod = pod(name, name, true, 3);
+            pod["metadata"]["annotations"]["kruntimes.io/capacity.runs"] = json!(runs);
+            api.put(PODS, pod);
+        }
+        let on_c = json!({"phase": "Running", "assignedPod": "c", "assignedPodUID": "c", "startTime": time(3)});
+        api.put(RUNS, run("r1", json!({}), on_c.clone()));
+        api.put(RUNS, run("r2", json!({}), on_c));
+    };
+    world.after(burst).await;
+    world.after(|api| (0..34).for_each(|n| api.put(WORKSPACES, workspace(&format!("w{n}"))))).await;
+    let mut on: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for n in 0..34 {
+        *on.entry(world.status(&format!("w{n}")).bound_pod.unwrap()).or_default() += 1;
+    }
+    // 36 with the two Runs, in shares of 1, 2 and 3.
+    assert_eq!(on.into_iter().collect::<Vec<_>>(), [("a".to_owned(), 6), ("b".to_owned(), 12), ("c".to_owned(), 16)]);
 }
 
 #[test]

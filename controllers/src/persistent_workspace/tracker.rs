@@ -3,31 +3,16 @@
 //! A heartbeat that changes no verdict wakes nobody. Going stale is no event of the API server: each ready Pod has one timer,
 //! which is re-armed when it fires, not with each heartbeat.
 
-use super::heartbeat::HeartbeatPolicy;
-use super::plan::{Candidate, Found};
+use super::choose::{Candidate, Load};
+use super::plan::Found;
+use crate::pods::RuntimePod;
+use crate::policy::Policies;
 use berth_api::runtime_ready::{Availability, Heartbeat, Now, PodFacts, Verdict};
 use berth_runtime::ObjectKey;
 use berth_runtime::informer::Stored;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What the binder reads of a Pod, whatever the process keeps of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuntimePod<'a> {
-    /// Label `runtime`.
-    pub runtime: &'a str,
-    /// `status.phase` is Running.
-    pub running: bool,
-    /// Condition Ready is True.
-    pub ready: bool,
-    /// Has a deletionTimestamp.
-    pub terminating: bool,
-    /// Condition `kruntimes.io/RuntimedReady` is True and has a time.
-    pub heartbeat_true: bool,
-    /// Its `lastProbeTime`, milliseconds since the Unix epoch.
-    pub probe_time_ms: Option<i64>,
-}
 
 /// Whom a change of a Pod concerns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +38,7 @@ pub(super) struct Tracker {
     pods: HashMap<ObjectKey, Tracked>,
     /// Names by namespace and Runtime.
     by_runtime: HashMap<(Arc<str>, Arc<str>), Names>,
-    policy: HeartbeatPolicy,
+    policies: Policies,
 }
 
 struct Tracked {
@@ -61,23 +46,25 @@ struct Tracked {
     runtime: Arc<str>,
     facts: PodFacts,
     verdict: Verdict,
+    agent: bool,
+    runs: u64,
     /// A timer is running.
     armed: bool,
 }
 
 impl Tracked {
-    fn availability(&self, policy: &HeartbeatPolicy, now: Now) -> Availability {
-        policy.judge(&self.runtime, self.facts.availability(now))
+    fn availability(&self, policies: &Policies, now: Now) -> Availability {
+        policies.of(&self.runtime).judge(self.facts.availability(now))
     }
 }
 
 impl Tracker {
-    /// Judges by `policy` from now on: what follows, by Pod.
-    pub fn obey(&mut self, policy: HeartbeatPolicy, now: Now) -> Vec<(ObjectKey, Effect)> {
-        self.policy = policy;
+    /// Judges by `policies` from now on: what follows, by Pod.
+    pub fn obey(&mut self, policies: Policies, now: Now) -> Vec<(ObjectKey, Effect)> {
+        self.policies = policies;
         let mut effects = Vec::new();
         for (key, pod) in &mut self.pods {
-            let availability = pod.availability(&self.policy, now);
+            let availability = pod.availability(&self.policies, now);
             let mut effect = Effect::default();
             if availability.verdict != std::mem::replace(&mut pod.verdict, availability.verdict) {
                 effect.wake.push(Slot::On(key.clone()));
@@ -91,9 +78,9 @@ impl Tracker {
         effects
     }
 
-    /// What is asked of the Pods of each Runtime.
-    pub fn policy(&self) -> &HeartbeatPolicy {
-        &self.policy
+    /// What the profile of each Runtime says.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     /// A Pod exists in this state.
@@ -107,9 +94,9 @@ impl Tracker {
         };
         let facts = PodFacts { running: read.running, ready: read.ready, terminating: read.terminating, heartbeat_true: read.heartbeat_true, heartbeat };
         let runtime = same.map(|old| &old.runtime).filter(|runtime| &***runtime == read.runtime).cloned().unwrap_or_else(|| Arc::from(read.runtime));
-        let availability = self.policy.judge(&runtime, facts.availability(now));
+        let availability = self.policies.of(&runtime).judge(facts.availability(now));
         let mut effect = Effect::default();
-        let unchanged = same.is_some_and(|old| old.verdict == availability.verdict && old.runtime == runtime);
+        let unchanged = same.is_some_and(|old| old.verdict == availability.verdict && old.runtime == runtime && old.agent == read.agent);
         let waiting = |runtime: &Arc<str>| Slot::Waiting { namespace: pod.key.namespace.clone(), runtime: runtime.clone() };
         if !unchanged {
             effect.wake.push(Slot::On(pod.key.clone()));
@@ -124,7 +111,10 @@ impl Tracker {
         let mut armed = old.as_ref().is_some_and(|old| old.armed);
         effect.look_again = arm(&mut armed, availability, now);
         self.by_runtime.entry((pod.key.namespace.clone(), runtime.clone())).or_default().insert(pod.key.name.clone());
-        self.pods.insert(pod.key.clone(), Tracked { uid: pod.uid.clone(), runtime, facts, verdict: availability.verdict, armed });
+        self.pods.insert(
+            pod.key.clone(),
+            Tracked { uid: pod.uid.clone(), runtime, facts, verdict: availability.verdict, agent: read.agent, runs: read.runs, armed },
+        );
         effect
     }
 
@@ -145,7 +135,7 @@ impl Tracker {
     pub fn fired(&mut self, key: &ObjectKey, now: Now) -> Effect {
         let mut effect = Effect::default();
         let Some(pod) = self.pods.get_mut(key) else { return effect };
-        let availability = pod.availability(&self.policy, now);
+        let availability = pod.availability(&self.policies, now);
         if availability.verdict != pod.verdict {
             pod.verdict = availability.verdict;
             effect.wake.push(Slot::On(key.clone()));
@@ -155,19 +145,27 @@ impl Tracker {
         effect
     }
 
-    /// The Pods of a namespace and Runtime by name, as of `now`.
-    pub fn candidates(&self, namespace: &Arc<str>, runtime: &str, now: Now) -> Vec<OwnedCandidate> {
+    /// The Pods of a namespace and Runtime by name, as of `now`; `held` tells what counts towards the load of each.
+    pub fn candidates<'t>(
+        &'t self,
+        namespace: &'t Arc<str>,
+        runtime: &str,
+        now: Now,
+        held: impl Fn(&ObjectKey) -> u64 + 't,
+    ) -> impl Iterator<Item = Candidate<'t>> {
         let names = self.by_runtime.get(&(namespace.clone(), Arc::from(runtime)));
-        let pods = names.into_iter().flatten().filter_map(|name| {
-            let pod = self.pods.get(&ObjectKey { namespace: namespace.clone(), name: name.clone() })?;
-            Some(OwnedCandidate { name: name.clone(), uid: pod.uid.clone(), verdict: pod.availability(&self.policy, now).verdict })
-        });
-        pods.collect()
+        names.into_iter().flatten().filter_map(move |name| {
+            let key = ObjectKey { namespace: namespace.clone(), name: name.clone() };
+            let pod = self.pods.get(&key)?;
+            let load = Load { held: held(&key), capacity: pod.runs };
+            Some(Candidate { name, uid: &pod.uid, verdict: pod.availability(&self.policies, now).verdict, load })
+        })
     }
 
     /// What is known of a Pod by name.
     pub fn find<R>(&self, key: &ObjectKey, now: Now, read: impl FnOnce(Option<Found<'_>>) -> R) -> R {
-        read(self.pods.get(key).map(|pod| Found { uid: &pod.uid, runtime: Some(&pod.runtime), verdict: pod.availability(&self.policy, now).verdict }))
+        let pod = self.pods.get(key);
+        read(pod.map(|pod| Found { uid: &pod.uid, runtime: Some(&pod.runtime), verdict: pod.availability(&self.policies, now).verdict, agent: pod.agent }))
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Tracked> {
@@ -188,19 +186,6 @@ fn arm(armed: &mut bool, availability: Availability, now: Now) -> Option<Duratio
     let stale_at = availability.stale_at_mono_ms.filter(|_| !*armed)?;
     *armed = true;
     Some(Duration::from_millis(stale_at.saturating_sub(now.mono_ms)))
-}
-
-/// A [`Candidate`] that outlives the tracker's lock.
-pub(super) struct OwnedCandidate {
-    name: Arc<str>,
-    uid: Arc<str>,
-    verdict: Verdict,
-}
-
-impl OwnedCandidate {
-    pub fn as_candidate(&self) -> Candidate<'_> {
-        Candidate { name: &self.name, uid: &self.uid, verdict: self.verdict }
-    }
 }
 
 #[cfg(test)]

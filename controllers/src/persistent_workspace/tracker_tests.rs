@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use super::*;
+use crate::policy::Policy;
 
 const WALL: i64 = 1_700_000_000_000;
 
@@ -16,7 +17,16 @@ fn pod(uid: &str) -> Stored<()> {
 
 /// A healthy Pod whose agent reported at `now(beat_ms)`.
 fn beats(beat_ms: i64) -> RuntimePod<'static> {
-    RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(WALL + beat_ms) }
+    RuntimePod {
+        runtime: "bash",
+        running: true,
+        ready: true,
+        terminating: false,
+        heartbeat_true: true,
+        probe_time_ms: Some(WALL + beat_ms),
+        agent: true,
+        runs: 4,
+    }
 }
 
 fn on() -> Slot {
@@ -54,8 +64,9 @@ fn readiness_is_judged_at_the_moment_of_asking() {
     tracker.applied(&pod("u"), beats(0), now(0));
     assert_eq!(verdict(&tracker, 15_000), Some(Verdict::Ready));
     assert_eq!(verdict(&tracker, 15_001), Some(Verdict::HeartbeatStale));
-    let candidates = tracker.candidates(&Arc::from("a"), "bash", now(15_001));
-    assert_eq!(candidates[0].as_candidate(), Candidate { name: "p", uid: "u", verdict: Verdict::HeartbeatStale });
+    let namespace = Arc::from("a");
+    let candidates: Vec<_> = tracker.candidates(&namespace, "bash", now(15_001), |pod| pod.name.len() as u64).collect();
+    assert_eq!(candidates, [Candidate { name: "p", uid: "u", verdict: Verdict::HeartbeatStale, load: Load { held: 1, capacity: 4 } }]);
 }
 
 #[test]
@@ -68,13 +79,21 @@ fn losing_readiness_concerns_only_those_on_the_pod() {
 }
 
 #[test]
+fn an_agent_that_appears_concerns_those_on_the_pod() {
+    let mut tracker = Tracker::default();
+    tracker.applied(&pod("u"), RuntimePod { agent: false, ..beats(0) }, now(0));
+    assert!(tracker.applied(&pod("u"), beats(0), now(1)).wake.contains(&on()));
+    assert!(tracker.find(&pod("u").key, now(1), |found| found.is_some_and(|found| found.agent)));
+}
+
+#[test]
 fn a_relabelled_pod_concerns_both_runtimes() {
     let mut tracker = Tracker::default();
     tracker.applied(&pod("u"), beats(0), now(0));
     let effect = tracker.applied(&pod("u"), RuntimePod { runtime: "python", ..beats(0) }, now(1));
     assert_eq!(effect.wake, [on(), waiting("python"), waiting("bash")]);
-    assert!(tracker.candidates(&Arc::from("a"), "bash", now(1)).is_empty());
-    assert_eq!(tracker.candidates(&Arc::from("a"), "python", now(1)).len(), 1);
+    let namespace = Arc::from("a");
+    assert_eq!(["bash", "python"].map(|runtime| tracker.candidates(&namespace, runtime, now(1), |_| 0).count()), [0, 1]);
 }
 
 #[test]
@@ -100,13 +119,24 @@ fn a_deleted_pod_concerns_those_on_it_and_the_last_one_also_those_who_wait() {
     assert_eq!(tracker.fired(&other.key, now(1)), Effect::default());
 }
 
-/// A Pod that is Ready and has no agent.
-const SILENT: RuntimePod<'static> = RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None };
+/// A policy that requires no heartbeat.
+fn waiving() -> Policy {
+    Policy { heartbeat: false, ..Policy::default() }
+}
+
+/// No heartbeat is required of the Pods of a Runtime.
+fn waived(runtime: &str) -> Policies {
+    Policies::new(Policy::default(), [(runtime.to_owned(), waiving())].into())
+}
+
+/// A Pod that is Ready and whose agent has never beaten.
+const SILENT: RuntimePod<'static> =
+    RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None, agent: true, runs: 2 };
 
 #[test]
 fn without_a_required_heartbeat_a_ready_pod_is_available_and_no_timer_runs() {
     let mut tracker = Tracker::default();
-    tracker.obey(HeartbeatPolicy::new(true, [("bash".to_owned(), false)].into()), now(0));
+    tracker.obey(waived("bash"), now(0));
     assert_eq!(tracker.applied(&pod("u"), SILENT, now(0)), Effect { wake: vec![on(), waiting("bash")], look_again: None });
     assert_eq!(verdict(&tracker, 0), Some(Verdict::Ready));
     assert_eq!(tracker.applied(&pod("u"), beats(0), now(0)), Effect::default(), "a heartbeat is no news");
@@ -119,7 +149,7 @@ fn without_a_required_heartbeat_a_ready_pod_is_available_and_no_timer_runs() {
 #[test]
 fn another_policy_wakes_those_for_whom_it_changes_something_and_arms_what_can_go_stale() {
     let mut tracker = Tracker::default();
-    let waived = HeartbeatPolicy::new(false, [("python".to_owned(), true)].into());
+    let waived = Policies::new(waiving(), [("python".to_owned(), Policy::default())].into());
     tracker.applied(&pod("u"), SILENT, now(0));
     let key = pod("u").key;
     let freed = vec![(key.clone(), Effect { wake: vec![on(), waiting("bash")], look_again: None })];
@@ -127,6 +157,6 @@ fn another_policy_wakes_those_for_whom_it_changes_something_and_arms_what_can_go
     assert_eq!(tracker.obey(waived, now(0)), [(key.clone(), Effect::default())], "the same again");
     tracker.applied(&pod("u"), beats(0), now(0));
     let timed = Effect { wake: vec![], look_again: Some(Duration::from_millis(14_001)) };
-    assert_eq!(tracker.obey(HeartbeatPolicy::default(), now(1_000)), [(key.clone(), timed)]);
+    assert_eq!(tracker.obey(Policies::default(), now(1_000)), [(key.clone(), timed)]);
     assert_eq!(tracker.fired(&key, now(15_001)), Effect { wake: vec![on()], look_again: None });
 }

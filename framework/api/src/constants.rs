@@ -59,6 +59,10 @@ pub mod run_condition {
 
 /// Condition types of a PersistentWorkspace (decisions, "PersistentWorkspace").
 pub mod workspace_condition {
+    /// The spec can be acted on.
+    pub const ACCEPTED: &str = "Accepted";
+    /// The workspace has its Pod.
+    pub const BOUND: &str = "Bound";
     /// A Runtime Pod with the workspace's label exists.
     pub const RUNTIME_READY: &str = "RuntimeReady";
     /// The bound Pod is available.
@@ -119,4 +123,14 @@ pub mod reason {
     pub const RUNTIME_NOT_FOUND: &str = "RuntimeNotFound";
     /// Cleaned=False: the Pod advertises no agent that cleans.
     pub const AGENT_CANNOT_CLEAN: &str = "AgentCannotClean";
+    /// Cleaned=False: Runs that use the workspace have not ended.
+    pub const IN_USE: &str = "InUse";
+    /// Cleaned=False: the agent has not removed the directory yet.
+    pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
+    /// Cleaned=True: the agent has removed the directory, or found none.
+    pub const REMOVED: &str = "Removed";
+    /// Available=False: expired; no new Run is admitted.
+    pub const RELEASED: &str = "Released";
+    /// Available=False: being deleted.
+    pub const DELETING: &str = "Deleting";
 }

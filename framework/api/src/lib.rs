@@ -8,6 +8,7 @@ pub mod constants;
 pub mod crds;
 pub mod decode;
 pub mod duration;
+pub mod liveness;
 pub mod message;
 pub mod names;
 mod open_enum;

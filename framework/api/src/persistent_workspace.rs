@@ -23,6 +23,8 @@ use crate::open_enum::open_enum;
     printcolumn = r#"{"name":"Phase","type":"string","jsonPath":".status.phase"}"#,
     printcolumn = r#"{"name":"Runtime","type":"string","jsonPath":".spec.runtime"}"#,
     printcolumn = r#"{"name":"Bound Pod","type":"string","jsonPath":".status.boundPod"}"#,
+    printcolumn = r#"{"name":"Available","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
+    printcolumn = r#"{"name":"Last Used","type":"date","priority":1,"jsonPath":".status.lastUsedTime"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -110,4 +112,14 @@ open_enum! {
         /// Kept; the time to live is ignored.
         Retain,
     }
+}
+
+/// How a workspace gets its Pod, as a profile of the scheduler's configuration says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WorkspaceBinding {
+    /// The first available Pod by name (reference §5.1).
+    #[default]
+    FirstByName,
+    /// The available Pod with the smallest load, by share of its `runs`.
+    LeastLoaded,
 }

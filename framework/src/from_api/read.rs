@@ -65,7 +65,8 @@ fn remains_of(value: &Value) -> Run {
         ..RunStatus::default()
     };
     let runtime = at("/spec/runtime").as_str().unwrap_or_default().to_owned();
-    let spec = RunSpec { runtime, resources: or_none(at("/spec/resources")), ..RunSpec::default() };
+    let (workspace, resources) = (or_none(at("/spec/workspace")), or_none(at("/spec/resources")));
+    let spec = RunSpec { runtime, workspace, resources, ..RunSpec::default() };
     Run { metadata: or_none::<ObjectMeta>(&Value::Object(metadata)).unwrap_or_default(), spec, status: Some(status) }
 }
 

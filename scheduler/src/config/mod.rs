@@ -7,7 +7,7 @@
 
 mod command;
 pub mod document;
-mod heartbeat;
+mod policies;
 mod reference;
 pub mod schema;
 mod shape;
@@ -16,13 +16,13 @@ use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
-use berth_controllers::persistent_workspace::HeartbeatPolicy;
+use berth_controllers::policy::Policies;
 use berth_framework::profile::{BerthConfiguration, CONFIG_API_VERSION, CONFIG_KIND, ConfigError, Profiles, Registry};
 
 use crate::simulate::lines::{Lines, Place};
 
 pub use command::{ConfigArgs, run, summary};
-pub use heartbeat::heartbeat_policy;
+pub use policies::policies;
 pub use reference::reference;
 
 /// One thing wrong with a text.
@@ -102,9 +102,9 @@ impl Loaded {
         })
     }
 
-    /// What it asks of Pods to which workspaces are bound.
-    pub fn heartbeat_policy(&self) -> HeartbeatPolicy {
-        heartbeat_policy(&self.effective)
+    /// What it says to the reconcilers.
+    pub fn policies(&self) -> Policies {
+        policies(&self.effective)
     }
 
     /// Whether this may take over from `start` while the process runs; `text` is what it was read from.

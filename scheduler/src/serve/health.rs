@@ -46,8 +46,8 @@ pub struct Views {
     pub pods: Informer<PodObject>,
     /// Workspaces.
     pub workspaces: Informer<SeenWorkspace>,
-    /// The binder's queue.
-    pub binder: WorkQueue<StoreKey>,
+    /// The reconcilers' queues.
+    pub queues: [WorkQueue<StoreKey>; 2],
     /// Events.
     pub recorder: Recorder,
     /// Writes.
@@ -127,7 +127,9 @@ async fn metrics(State(views): State<Arc<Views>>) -> Response {
     for (name, stats) in views.informers() {
         views.metrics.client.informer(name, &stats);
     }
-    views.metrics.client.workqueue(views.binder.name(), &views.binder.stats());
+    for queue in &views.queues {
+        views.metrics.client.workqueue(queue.name(), &queue.stats());
+    }
     let events = views.recorder.stats();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     views.metrics.client.events(load(&events.written), load(&events.dropped), load(&events.failed));

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_framework::profile::{ConfigError, LeaderElectionConfiguration};
-use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::connect;
 use berth_runtime::informer::Informer;
 use berth_runtime::lease::{ElectionConfig, Elector, Fence, Leadership, Stats, identity};
-use berth_runtime::workqueue::WorkQueue;
 use clap::Args;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -171,11 +169,6 @@ impl Election {
         })?;
         Ok(async move { end.await.unwrap_or_else(|_| Err("panicked".to_owned())) })
     }
-}
-
-/// What is to be done when placing begins: every object is looked at, since its reconciler dropped what came while it stood by.
-pub fn look_at_all<W: Send + Sync + 'static>(objects: Informer<W>, queue: WorkQueue<ObjectKey>) -> Box<dyn Fn() + Send> {
-    Box::new(move || objects.list().into_iter().for_each(|object| queue.add(object.key)))
 }
 
 /// The numbers of an election, read when Prometheus asks.

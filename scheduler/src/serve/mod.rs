@@ -4,7 +4,8 @@
 //!                    ┌─► owner (core) ─► dispatcher ─► status writes of Runs
 //! 3 informers ───────┤        ▲              │
 //! (one watch a kind) │        └── answers ───┘            health, metrics, debug: beside, reading only
-//!                    └─► PersistentWorkspace binder ─► status writes of workspaces
+//!                    ├─► PersistentWorkspace binder ─► writes of workspaces
+//!                    └─► Run lifecycle ─► status writes and deletes of Runs that are past their Pod
 //! ```
 //! Everything that can stop it stops it whole: [`Supervisor`] ends the groups in order, writers first.
 
@@ -19,6 +20,7 @@ mod logging;
 pub mod metrics;
 pub mod objects;
 pub mod owner;
+pub mod reconcilers;
 pub mod shadow;
 pub mod traces;
 pub mod turn;
@@ -28,7 +30,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use berth_api::{PersistentWorkspace, Run};
-use berth_controllers::persistent_workspace as binder;
 use berth_framework::core::Core;
 use berth_framework::model::PodObject;
 use berth_framework::profile::{DEFAULT_BIND_WORKERS, Registry};
@@ -54,6 +55,7 @@ use self::leading::Election;
 use self::metrics::Metrics;
 use self::objects::{SeenRun, SeenWorkspace};
 use self::owner::{Inputs, Owner, Pulse};
+use self::reconcilers::Reconcilers;
 use self::traces::{Exporter, Traces};
 use self::turn::Turn;
 
@@ -63,8 +65,6 @@ const DELTAS_MAX: usize = 1_024;
 const ANSWERS_MAX: usize = 1_024;
 /// Questions that may wait for the owner; more are refused.
 const QUESTIONS_MAX: usize = 8;
-/// Workspaces bound at once.
-const BINDER_WORKERS: usize = 4;
 /// How long writes under way get when stopping: longer than one request may take, shorter than a Pod's grace period.
 const DRAIN_WITHIN: Duration = Duration::from_secs(20);
 /// Signals that come so close together are one wish: a wrapper's and the terminal's, say.
@@ -209,19 +209,17 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         questions: asked,
         profiles: reconfigured,
     };
-    let binder = binder::Binder::new(binder::Context {
+    let reconcilers = Reconcilers::new(reconcilers::Tools {
         client: client.clone(),
+        runs: runs.clone(),
         pods: pods.clone(),
-        read_pod: objects::binder_pod,
         workspaces: workspaces.clone(),
-        read_workspace: objects::binder_workspace,
+        policies: keeper.policies(),
         recorder: recorder.clone(),
         fence,
         clock: clock.clone(),
-        workers: BINDER_WORKERS,
-        observer: metrics.clone(),
+        metrics: metrics.clone(),
     });
-    let binder = binder.obeying(keeper.heartbeats());
     let seen = owner::Tools {
         runs: runs.clone(),
         dispatcher: dispatcher.clone(),
@@ -230,7 +228,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         pulse: pulse.clone(),
         traces,
         turn,
-        began: leading::look_at_all(workspaces.clone(), binder.queue().clone()),
+        began: reconcilers.look_at_all(),
     };
     let owner = Owner::new(Core::new(first.loaded.profiles), inputs, seen);
     let lease_metrics = metrics.clone();
@@ -241,7 +239,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         runs,
         pods,
         workspaces,
-        binder: binder.queue().clone(),
+        queues: reconcilers.queues(),
         recorder: recorder.clone(),
         dispatcher: dispatcher.clone(),
         questions,
@@ -278,11 +276,8 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     group.spawn("owner", on_a_thread(owner, shutdown.clone(), group.stop())?);
     let group = supervisor.group(DRAIN_WITHIN);
     group.spawn("dispatcher", dispatcher.run(group.stop()));
-    let stop = group.stop();
-    group.spawn("binder", async move {
-        binder.run(stop).await;
-        Ok::<(), String>(())
-    });
+    group.spawn("binder", ends(reconcilers.binder.run(group.stop())));
+    group.spawn("run-lifecycle", ends(reconcilers.lifecycle.run(group.stop())));
     Ok(supervisor)
 }
 

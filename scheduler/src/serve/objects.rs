@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use berth_api::{PersistentWorkspace, decode};
-use berth_controllers::persistent_workspace::RuntimePod;
+use berth_api::constants::RESOURCE_RUNS;
+use berth_api::{PersistentWorkspace, Run, decode};
+use berth_controllers::pods::RuntimePod;
+use berth_controllers::runs::{RunView, Stage};
 use berth_framework::from_api;
 use berth_framework::model::{ObjectKey, Phase, PodObject, RunObject, WorkspaceObject};
 use berth_runtime::ObjectKey as StoreKey;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::Value;
 
 /// A Run in the informer's store.
@@ -17,11 +19,35 @@ pub struct SeenRun {
     /// What the core reasons about.
     pub model: Arc<RunObject>,
     /// `status.conditions` of a Pending Run: a merge patch replaces the list, so the next write sends all of it. Empty for
-    /// every other phase, in which we write nothing.
+    /// every other phase, in which the scheduler writes nothing.
     pub conditions: Box<[Condition]>,
+    /// What the reconcilers look at beside the model.
+    pub life: Life,
 }
 
-/// A PersistentWorkspace in the informer's store: for the scheduler and for the binder.
+/// Where a Run stands in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    stage: Stage,
+    /// `status.assignedPodUID` while it may be on that Pod.
+    pod_uid: Option<Arc<str>>,
+    last_use_s: Option<i64>,
+    delete_at_s: Option<i64>,
+}
+
+impl Life {
+    fn of(run: &Run) -> Self {
+        let (stage, status) = (Stage::of(run.phase()), run.status.as_ref());
+        let seconds = |time: Option<&Time>| time.map(|time| time.0.as_second());
+        let start_s = seconds(status.and_then(|status| status.start_time.as_ref()));
+        let end_s = seconds(status.and_then(|status| status.completion_time.as_ref()));
+        let ttl_s = run.spec.ttl_seconds_after_finished.filter(|ttl_s| *ttl_s > 0 && stage == Stage::Ended);
+        let pod_uid = status.and_then(|status| status.assigned_pod_uid.as_deref()).filter(|uid| !uid.is_empty() && stage.is_active()).map(Arc::from);
+        Self { stage, pod_uid, last_use_s: start_s.max(end_s), delete_at_s: end_s.zip(ttl_s).map(|(end_s, ttl_s)| end_s.saturating_add(ttl_s.into())) }
+    }
+}
+
+/// A PersistentWorkspace in the informer's store: for the scheduler and for the reconcilers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SeenWorkspace {
     /// What the core reasons about.
@@ -47,12 +73,12 @@ pub fn model_key(key: &StoreKey) -> ObjectKey {
 /// The object has no name: nothing can be done about it.
 pub fn read_run(value: Value) -> Result<SeenRun, String> {
     let read = from_api::read_run(value).map_err(|error| error.to_string())?;
-    let model = read.object();
+    let (model, life) = (read.object(), Life::of(&read.run));
     let conditions = match (model.phase, read.run.status) {
         (Phase::Pending, Some(status)) => status.conditions.into_boxed_slice(),
         _ => Box::default(),
     };
-    Ok(SeenRun { model: Arc::new(model), conditions })
+    Ok(SeenRun { model: Arc::new(model), conditions, life })
 }
 
 /// Reads a Pod with the label `runtime`.
@@ -75,8 +101,25 @@ pub fn read_workspace(value: Value) -> Result<SeenWorkspace, String> {
     Ok(SeenWorkspace { model: Arc::new(from_api::workspace_object(&api)), api })
 }
 
-/// What the binder reads of a Pod.
-pub fn binder_pod(pod: &PodObject) -> Option<RuntimePod<'_>> {
+/// What the reconcilers read of a Run.
+pub fn run_view(run: &SeenRun) -> Option<RunView<'_>> {
+    let SeenRun { model, life, .. } = run;
+    let held_runs = model.requests.as_ref().and_then(|requests| requests.iter().next()).map_or(0, |(_, runs)| u64::try_from(runs).unwrap_or(0));
+    Some(RunView {
+        stage: life.stage,
+        pod: model.assigned_pod.as_ref(),
+        pod_uid: life.pod_uid.as_ref(),
+        runtime: &model.runtime,
+        workspace: model.workspace.as_ref(),
+        held_runs,
+        cancel_requested: model.cancel_requested,
+        last_use_s: life.last_use_s,
+        delete_at_s: life.delete_at_s,
+    })
+}
+
+/// What the reconcilers read of a Pod.
+pub fn pod_view(pod: &PodObject) -> Option<RuntimePod<'_>> {
     Some(RuntimePod {
         runtime: &pod.runtime,
         running: pod.running,
@@ -84,11 +127,13 @@ pub fn binder_pod(pod: &PodObject) -> Option<RuntimePod<'_>> {
         terminating: pod.terminating,
         heartbeat_true: pod.heartbeat_true,
         probe_time_ms: pod.probe_ms,
+        agent: pod.workspace_agent,
+        runs: pod.capacity.get(RESOURCE_RUNS).map_or(0, |runs| u64::try_from(*runs).unwrap_or(0)),
     })
 }
 
-/// What the binder reads of a workspace.
-pub fn binder_workspace(workspace: &SeenWorkspace) -> Option<&PersistentWorkspace> {
+/// What the reconcilers read of a workspace.
+pub fn workspace_view(workspace: &SeenWorkspace) -> Option<&PersistentWorkspace> {
     Some(&workspace.api)
 }
 
@@ -114,5 +159,28 @@ mod tests {
         assert_eq!(pending.conditions.len(), 1);
         let ended = read_run(object(spec, json!({"phase": "Failed", "conditions": [condition("Running")]}))).unwrap();
         assert!(ended.conditions.is_empty());
+    }
+
+    #[test]
+    fn the_life_of_a_run_is_read_from_its_times() {
+        let spec = |ttl_s: i32| json!({"runtime": "bash", "mode": {"task": {}}, "ttlSecondsAfterFinished": ttl_s});
+        let (start, end) = ("1970-01-01T00:01:00Z", "1970-01-01T00:02:00Z");
+        let undecodable = json!({"runtime": "bash", "mode": 5, "workspace": {"name": "w"}});
+        let rows = [
+            (spec(9), json!({"phase": "Running", "startTime": start}), (Stage::Claimed, Some(60), None)),
+            (spec(9), json!({"phase": "Failed", "startTime": start, "completionTime": end}), (Stage::Ended, Some(120), Some(129))),
+            (spec(0), json!({"phase": "Failed", "startTime": start, "completionTime": end}), (Stage::Ended, Some(120), None)),
+            (spec(9), json!({"phase": "Failed", "startTime": start}), (Stage::Ended, Some(60), None)),
+            (spec(9), json!({"phase": "Running", "completionTime": end}), (Stage::Claimed, Some(120), None)),
+            (spec(9), json!({"phase": "Scheduled"}), (Stage::Scheduled, None, None)),
+            (spec(9), Value::Null, (Stage::Pending, None, None)),
+            (undecodable, json!({"phase": "Running", "startTime": start}), (Stage::Claimed, Some(60), None)),
+        ];
+        for (spec, status, expected) in rows {
+            let run = read_run(object(spec.clone(), status.clone())).unwrap();
+            let view = run_view(&run).unwrap();
+            assert_eq!((view.stage, view.last_use_s, view.delete_at_s), expected, "{status}");
+            assert_eq!(view.workspace.map(|name| &**name), spec["workspace"]["name"].as_str(), "it goes on using its workspace");
+        }
     }
 }

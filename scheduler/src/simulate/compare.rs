@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use berth_api::PersistentWorkspace;
-use berth_controllers::persistent_workspace::HeartbeatPolicy;
+use berth_controllers::policy::Policies;
 use berth_framework::profile::{Profiles, Registry};
 use serde::Serialize;
 
@@ -37,7 +37,7 @@ pub struct Configuration {
     /// What it says to the scheduler.
     pub profiles: Profiles,
     /// And to the binder.
-    pub heartbeats: HeartbeatPolicy,
+    pub policies: Policies,
 }
 
 /// The configurations to simulate: both of `--compare`, or the one.
@@ -48,7 +48,7 @@ pub fn configurations(args: &SimulateArgs, registry: &Registry) -> anyhow::Resul
     let load = |path: Option<&Path>| {
         let loaded = config::load_whole(path, registry)?;
         let label = path.map_or_else(|| DEFAULT.to_owned(), |path| path.display().to_string());
-        Ok(Configuration { label, heartbeats: loaded.heartbeat_policy(), profiles: loaded.profiles })
+        Ok(Configuration { label, policies: loaded.policies(), profiles: loaded.profiles })
     };
     match &args.compare {
         None => Ok(vec![load(args.config.as_deref())?]),

@@ -29,7 +29,7 @@ use anyhow::bail;
 use berth_api::constants::{KIND_RUN, run_condition};
 use berth_api::runtime_ready::Verdict;
 use berth_api::{PersistentWorkspace, Run, conditions};
-use berth_controllers::persistent_workspace::HeartbeatPolicy;
+use berth_controllers::policy::Policies;
 use berth_framework::from_api;
 use berth_framework::model::{Now, ObjectKey};
 use berth_framework::profile::{Profiles, Registry};
@@ -89,8 +89,8 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
     };
     let mut sides = Vec::new();
     let mut explained = None;
-    for Configuration { label, profiles, heartbeats } in configurations {
-        let workspaces = bound_workspaces(&world, &heartbeats, now);
+    for Configuration { label, profiles, policies } in configurations {
+        let workspaces = bound_workspaces(&world, &policies, now);
         let mut progress = Progress::new(world.len(), world.runs.len(), err);
         let outcomes;
         (outcomes, explained) = simulation(&profiles, &workspaces).run(explain.as_ref(), &mut |placed| progress.tell(placed));
@@ -199,11 +199,11 @@ fn version_above(world: &World) -> u64 {
 }
 
 /// The workspaces when the binder has done its work, each with its place in the input.
-fn bound_workspaces(world: &World, heartbeats: &HeartbeatPolicy, now: Now) -> Vec<(usize, PersistentWorkspace)> {
-    let pods = binder::RuntimePods::new(world.pods.iter().map(|pod| &pod.object).chain(&world.unlabelled_pods), heartbeats, now);
+fn bound_workspaces(world: &World, policies: &Policies, now: Now) -> Vec<(usize, PersistentWorkspace)> {
+    let mut binder = binder::Binder::new(world, policies, now);
     let bound = |workspace: &Placed<PersistentWorkspace>| {
         let mut object = workspace.object.clone();
-        pods.bind(&mut object);
+        binder.bind(&mut object);
         (workspace.order, object)
     };
     world.workspaces.iter().map(bound).collect()

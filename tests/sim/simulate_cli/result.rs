@@ -189,3 +189,41 @@ fn the_binder_asks_of_pods_what_the_profile_asks_each_side_of_a_comparison_by_it
     let compared = result(&["--compare", "default", plain], &input);
     assert_eq!(compared["differences"][0]["change"], "onlyB", "{compared:#}");
 }
+
+fn workspace(name: &str, spec: &str, status: &str) -> String {
+    format!(
+        "{{\"apiVersion\":\"kruntimes.io/v1alpha1\",\"kind\":\"PersistentWorkspace\",\"metadata\":{{\"namespace\":\"ns\",\"name\":\"{name}\"}},\"spec\":{{\"runtime\":\"bash\"{spec}}}{status}}}\n"
+    )
+}
+
+#[test]
+fn workspaces_spread_by_load_where_the_profile_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let spread = folder.path().join("spread.yaml");
+    std::fs::write(&spread, "apiVersion: berth.kruntimes.io/v1alpha1\nkind: BerthConfiguration\nprofiles: [{binding: LeastLoaded}]\n").unwrap();
+    let running = a_run("r", "", r#""status":{"phase":"Running","assignedPod":"p","startTime":"2026-01-01T00:00:00Z"}"#);
+    let input = pod("p", 2, "") + &pod("q", 4, "") + &running + &["a", "b", "c"].map(|name| workspace(name, "", "")).concat();
+    let pods = |args: &[&str]| {
+        let result = result(args, &input);
+        result["workspaces"].as_array().unwrap().iter().map(|workspace| workspace["boundPod"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(pods(&[]), ["p", "p", "p"]);
+    // p has one of two taken; q gets two of four, then both are half full.
+    assert_eq!(pods(&["--config", spread.to_str().unwrap()]), ["q", "q", "p"]);
+}
+
+#[test]
+fn a_workspace_whose_time_is_over_is_released_unless_a_run_names_it() {
+    let status = r#","status":{"phase":"Bound","runtime":"bash","boundPod":"p","boundPodUID":"u","conditions":[{"type":"Bound","status":"True","reason":"Bound","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}"#;
+    let ttl = r#","ttlSecondsAfterUnused":60"#;
+    let pod = pod("p", 1, "").replace(r#""name":"p""#, r#""name":"p","uid":"u""#);
+    let input = pod + &workspace("idle", ttl, status) + &workspace("used", ttl, status);
+    let input = input + &a_run("a", "", "").replace(r#""mode""#, r#""workspace":{"name":"used"},"mode""#);
+    let told = |now: &str| {
+        let result = result(&["--now", now], &input);
+        let told = result["workspaces"].as_array().unwrap().iter().map(|workspace| format!("{} {}", workspace["phase"], workspace["message"]));
+        told.collect::<Vec<_>>().join("; ").replace('"', "")
+    };
+    assert_eq!(told("2026-01-01T00:00:59Z"), "Bound ; Bound ");
+    assert_eq!(told("2026-01-01T00:01:00Z"), "Released unused for 60 s: no run is admitted any more, and the data is removed; Bound ");
+}

@@ -10,9 +10,10 @@ mod status;
 
 pub use error::CallError;
 pub use layer::{Call, CallLayer, CallObserver, Limits, Outcome, Verb};
-pub use status::{Precondition, Written, status_merge_patch};
+pub use status::{Precondition, Written, delete_observed, finalizers_merge_patch, status_merge_patch};
 
 use crate::backoff::Backoff;
+use kube::api::{GetParams, Request};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
@@ -137,6 +138,24 @@ where
     K: Clone + DeserializeOwned + Debug,
 {
     read(ReadRetry::default(), || api.get_opt(name)).await
+}
+
+/// [`get_uncached`] as JSON, so that an object which our types can't read is no obstacle.
+pub async fn get_json<K>(api: &Api<K>, name: &str) -> Result<Option<serde_json::Value>, CallError>
+where
+    K: kube::Resource + Clone,
+{
+    let url = api.resource_url().to_owned();
+    let client = api.clone().into_client();
+    let object = read(ReadRetry::default(), || async {
+        let request = Request::new(&url).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+        client.request::<serde_json::Value>(request).await
+    });
+    match object.await {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

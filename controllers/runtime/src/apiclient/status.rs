@@ -1,8 +1,8 @@
-//! The one way a status is written: a merge patch that is a compare-and-swap.
+//! The ways objects are written: merge patches of the status or of the finalizers, and deletes, each a compare-and-swap.
 
 use super::CallError;
 use kube::Api;
-use kube::api::{Patch, PatchParams, Request};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, Request};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -31,15 +31,47 @@ pub async fn status_merge_patch<K>(api: &Api<K>, name: &str, observed: Precondit
 where
     K: kube::Resource + Clone,
 {
-    let patch = Patch::Merge(json!({
+    let body = json!({
         "metadata": { "uid": observed.uid, "resourceVersion": observed.resource_version },
         "status": status,
-    }));
-    let request = Request::new(api.resource_url())
-        .patch_subresource("status", name, &PatchParams::default(), &patch)
-        .map_err(|error| CallError::NotSent(error.to_string()))?;
+    });
+    merge_patch(api, Some("status"), name, &body).await
+}
+
+/// Merge-patches `metadata.finalizers` of `name` to be `finalizers`: all of them, since a merge patch replaces lists. Otherwise as [`status_merge_patch`].
+pub async fn finalizers_merge_patch<K>(api: &Api<K>, name: &str, observed: Precondition<'_>, finalizers: &[String]) -> Result<Written, CallError>
+where
+    K: kube::Resource + Clone,
+{
+    let body = json!({"metadata": { "uid": observed.uid, "resourceVersion": observed.resource_version, "finalizers": finalizers }});
+    merge_patch(api, None, name, &body).await
+}
+
+async fn merge_patch<K>(api: &Api<K>, subresource: Option<&str>, name: &str, body: &Value) -> Result<Written, CallError>
+where
+    K: kube::Resource + Clone,
+{
+    let (request, params, patch) = (Request::new(api.resource_url()), PatchParams::default(), Patch::Merge(body));
+    let request = match subresource {
+        Some(subresource) => request.patch_subresource(subresource, name, &params, &patch),
+        None => request.patch(name, &params, &patch),
+    };
+    let request = request.map_err(|error| CallError::NotSent(error.to_string()))?;
     let answer: Answer = api.clone().into_client().request(request).await?;
     Ok(Written { resource_version: answer.metadata.resource_version })
+}
+
+/// Deletes `name`, if it is the observed object in the observed version; else the answer is 409. Never retried here.
+pub async fn delete_observed<K>(api: &Api<K>, name: &str, observed: Precondition<'_>) -> Result<(), CallError>
+where
+    K: kube::Resource + Clone,
+{
+    let preconditions = Some(Preconditions { uid: Some(observed.uid.to_owned()), resource_version: Some(observed.resource_version.to_owned()) });
+    let params = DeleteParams { preconditions, ..DeleteParams::default() };
+    let request = Request::new(api.resource_url()).delete(name, &params).map_err(|error| CallError::NotSent(error.to_string()))?;
+    // A Status, or the object if finalizers hold it: neither matters.
+    api.clone().into_client().request::<Value>(request).await?;
+    Ok(())
 }
 
 #[derive(Deserialize)]

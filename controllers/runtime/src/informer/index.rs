@@ -36,6 +36,16 @@ impl<I: Clone + Eq + Hash, T> Index<I, T> {
         self.sets.get(key).map(|set| set.keys().cloned().collect()).unwrap_or_default()
     }
 
+    /// How many there are under `key`.
+    pub fn count(&self, key: &I) -> usize {
+        self.sets.get(key).map_or(0, |set| set.len())
+    }
+
+    /// Whether the object of that name is under `key`.
+    pub fn contains(&self, key: &I, object: &ObjectKey) -> bool {
+        self.sets.get(key).is_some_and(|set| set.contains_key(object))
+    }
+
     pub(super) fn apply(&self, change: &Change<'_, T>, key_of: &dyn Fn(&ObjectKey, &T) -> Option<I>) {
         let index_key = |side: Option<&Stored<T>>| side.and_then(|stored| key_of(&stored.key, &stored.object));
         let (old, new) = (index_key(change.old), index_key(change.new));

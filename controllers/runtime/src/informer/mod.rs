@@ -137,6 +137,11 @@ impl<T: Send + Sync + 'static> Informer<T> {
         self.shared.store.valid()
     }
 
+    /// Shows `look` every decodable object, in no order, without copying. It must not block, nor touch this informer.
+    pub fn for_each(&self, look: impl FnMut(&Stored<T>)) {
+        self.shared.store.for_each_valid(look);
+    }
+
     /// Objects in the store, undecodable ones included.
     pub fn len(&self) -> usize {
         self.shared.store.len()

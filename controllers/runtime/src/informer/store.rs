@@ -185,6 +185,12 @@ impl<T> Store<T> {
         self.entries.iter().filter_map(|entry| entry.0.valid().cloned()).collect()
     }
 
+    pub fn for_each_valid(&self, mut look: impl FnMut(&Stored<T>)) {
+        for entry in &self.entries {
+            entry.0.valid().into_iter().for_each(&mut look);
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.entries.len()
     }

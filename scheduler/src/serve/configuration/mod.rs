@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_controllers::persistent_workspace::HeartbeatPolicy;
+use berth_controllers::policy::Policies;
 use berth_framework::profile::{BerthConfiguration, Profiles, Registry};
 use k8s_openapi::api::core::v1::ConfigMap;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -152,7 +152,7 @@ pub struct Keeper {
     start: BerthConfiguration,
     overrides: Overrides,
     in_force: watch::Sender<Arc<BerthConfiguration>>,
-    heartbeats: watch::Sender<HeartbeatPolicy>,
+    policies: watch::Sender<Policies>,
     last: Candidate,
     last_valid: bool,
     generation: i64,
@@ -167,8 +167,8 @@ impl Keeper {
         let generation = first.candidate.generation.unwrap_or(1);
         metrics.config_applied(generation);
         let in_force = watch::Sender::new(Arc::new(overrides.over(start.clone())));
-        let heartbeats = watch::Sender::new(config::heartbeat_policy(&start));
-        Self { registry, start, overrides, in_force, heartbeats, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
+        let policies = watch::Sender::new(config::policies(&start));
+        Self { registry, start, overrides, in_force, policies, last: first.candidate.clone(), last_valid: true, generation, to_owner, metrics }
     }
 
     /// Where what is in force can be read.
@@ -176,9 +176,9 @@ impl Keeper {
         self.in_force.subscribe()
     }
 
-    /// Where what it asks of Pods with workspaces can be read.
-    pub fn heartbeats(&self) -> watch::Receiver<HeartbeatPolicy> {
-        self.heartbeats.subscribe()
+    /// Where what it says to the reconcilers can be read.
+    pub fn policies(&self) -> watch::Receiver<Policies> {
+        self.policies.subscribe()
     }
 
     /// Takes a candidate. `again`: also one that has been told before.
@@ -220,10 +220,10 @@ impl Keeper {
         }
         self.applied(&candidate);
         let summary = config::summary(&effective);
-        let policy = config::heartbeat_policy(&effective);
-        self.heartbeats.send_if_modified(|known| {
-            *known != policy && {
-                *known = policy;
+        let policies = config::policies(&effective);
+        self.policies.send_if_modified(|known| {
+            *known != policies && {
+                *known = policies;
                 true
             }
         });

@@ -18,14 +18,12 @@ use std::time::{Duration, Instant};
 
 use berth_api::Run;
 use berth_framework::core::{RunRef, WriteOutcome};
-use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, read, status_merge_patch};
+use berth_runtime::apiclient::{CallError, Precondition, get_json, status_merge_patch};
 use berth_runtime::backoff::Backoff;
 use berth_runtime::lease::NotLeader;
 use berth_runtime::lock;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::api::GetParams;
-use kube::api::Request;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -168,8 +166,8 @@ impl Shared {
         let mut failures = 0;
         loop {
             match get_json(api, &run.key.name).await {
-                Ok(object) => return found(&object, run, base, what),
-                Err(error) if error.is_not_found() => return Found::Gone,
+                Ok(Some(object)) => return found(&object, run, base, what),
+                Ok(None) => return Found::Gone,
                 Err(error) => {
                     // Until it is known, the placement counts; if it stays so, somebody should know why.
                     if failures == WARN_AFTER {
@@ -182,17 +180,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// As JSON, so that an object our types can't read is no obstacle.
-async fn get_json(api: &Api<Run>, name: &str) -> Result<Value, CallError> {
-    let url = api.resource_url().to_owned();
-    let client = api.clone().into_client();
-    read(ReadRetry::default(), || async {
-        let request = Request::new(&url).get(name, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
-        client.request::<Value>(request).await
-    })
-    .await
 }
 
 fn found(object: &Value, run: &RunRef, base: &Base, what: &What) -> Found {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_controllers::run_lifecycle::Action;
 use berth_runtime::apiclient::{Call, Outcome, Verb};
 use berth_runtime::informer::InformerStats;
 use berth_runtime::workqueue::QueueStats;
@@ -15,6 +16,7 @@ pub struct Client {
     requests: IntCounterVec,
     durations: HistogramVec,
     writes: IntCounterVec,
+    run_lifecycle: IntCounterVec,
     informer_objects: IntGaugeVec,
     informer_synced: IntGaugeVec,
     informer_errors: IntCounterVec,
@@ -49,6 +51,11 @@ impl Client {
                 "Status writes of Runs that came to their end. kind: bind, waiting, terminate; outcome: applied, conflict, gone, failed.",
                 &["kind", "outcome"],
             )?,
+            run_lifecycle: d.counters(
+                "berth_run_lifecycle_total",
+                "Runs taken off a Pod that can't run them any more, and finished ones deleted in time. action: unassigned, retried, failed, cancelled, deleted.",
+                &["action"],
+            )?,
             informer_objects: d.gauges("berth_informer_objects", "Objects in the informer's store.", &["informer"])?,
             informer_synced: d.gauges("berth_informer_synced", "1 once the first list is complete.", &["informer"])?,
             informer_errors: d.counters("berth_informer_errors_total", "Failed lists and broken watches.", &["informer"])?,
@@ -68,7 +75,15 @@ impl Client {
                 client.writes.with_label_values(&[kind, outcome]);
             }
         }
+        for action in Action::ALL {
+            client.run_lifecycle.with_label_values(&[action.as_str()]);
+        }
         Ok(client)
+    }
+
+    /// Something was done to a Run that is past its Pod or its time.
+    pub fn run_lifecycle(&self, action: Action) {
+        self.run_lifecycle.with_label_values(&[action.as_str()]).inc();
     }
 
     /// A status write has ended.
