@@ -103,6 +103,8 @@ pub enum Lap {
     Host(Point),
     /// The host's own work at a point; a Pod is chosen, or none fits.
     Decided(Point),
+    /// Shadow profiles, which are no part of the attempt: their time counts for nobody.
+    Shadows,
     /// What comes after the last plugin; the attempt is over.
     AttemptEnd,
     /// One look whether an event helps a waiting Run.

@@ -33,16 +33,15 @@ pub(crate) fn pick<'a>(profile: &Profile, candidates: impl Iterator<Item = Candi
         let totals = total(b.scored).cmp(&total(a.scored));
         totals.then_with(|| a.scored.tie.cmp(&b.scored.tie)).then_with(|| a.name.cmp(b.name))
     };
+    let told = |c: &Candidate<'a>| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) };
     if keep <= 1 {
         let best = candidates.iter().min_by(order)?;
-        let ranked = vec![Ranked { pod: best.name.clone(), total: total(best.scored), by_plugin: Vec::new() }];
-        return Some(Choice { pod: best.pod, ranked });
+        return Some(Choice { pod: best.pod, ranked: vec![told(best)] });
     }
     let mut ranked: Vec<&Candidate<'a>> = candidates.iter().collect();
     ranked.sort_by(order);
     let pod = ranked.first()?.pod;
-    let told = |c: &&Candidate<'a>| Ranked { pod: c.name.clone(), total: total(c.scored), by_plugin: by_plugin(profile, c.scored, &ends) };
-    Some(Choice { pod, ranked: ranked.iter().take(keep).map(told).collect() })
+    Some(Choice { pod, ranked: ranked.into_iter().take(keep).map(told).collect() })
 }
 
 /// Min-max to 0..=[`MAX_SCORE`], floored; all equal is 0 (decisions "Preferred").

@@ -156,7 +156,11 @@ pub(crate) fn causes(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn serve_until_stopped(args: serve::ServeArgs, registry: Registry) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve::run(args, registry))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let ended = runtime.block_on(serve::run(args, registry));
+    // Everything has been stopped in order. What still hangs, as a read of a mount that does not answer, must not keep the process.
+    runtime.shutdown_background();
+    ended
 }
 
 #[cfg(test)]

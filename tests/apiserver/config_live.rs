@@ -91,6 +91,54 @@ fn logged(berth: &Berth, message: &str) -> Vec<Value> {
     berth.log().lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter(|line| line["message"] == message).collect()
 }
 
+/// What the panels *Weights in force* and *Score of the chosen Pods* of the overview dashboard ask for.
+#[tokio::test]
+async fn a_weight_that_changes_is_seen_in_the_scores_of_the_pods_that_are_chosen() -> Result<()> {
+    const BATCH: usize = 8;
+    let weights = |affinity: i64, capacity: i64| {
+        let enabled = format!("[{{name: RunAffinity, weight: {affinity}}}, {{name: Capacity, weight: {capacity}}}]");
+        text(&format!("profiles: [{{schedulerName: ci, plugins: {{multiPoint: {{enabled: {enabled}}}}}}}]\n"))
+    };
+    let world = World::new("config-weights").await?;
+    let map = Map::of(&world);
+    map.create(&weights(1, 100)).await?;
+    for n in 0..4 {
+        world.pod(&format!("p{n}"), "bash", &[("runs", "30")]).await?;
+    }
+    let berth = serve(&world)?.start_ready(world.plane.scratch()).await?;
+    world.run(run("leader").label("app", "x")).await?;
+    world.placed("leader").await?;
+    // Weights in force, and the mean of RunAffinity's and Capacity's scores over the placements of one batch.
+    let batch = async |name: &str| {
+        let told = async |metric: &str, plugin: &str| anyhow::Ok(berth.metrics().await?.sum(metric, &[("profile", "ci"), ("plugin", plugin)]));
+        let before = [told("berth_chosen_score_total", "RunAffinity").await?, told("berth_chosen_score_total", "Capacity").await?];
+        for n in 0..BATCH {
+            // One after the other: each sees where the last one went.
+            world.run(run(&format!("{name}-{n}")).prefers("runAffinity", 5, "app", "x")).await?;
+            world.placed(&format!("{name}-{n}")).await?;
+        }
+        let mut means = [0.0; 2];
+        for (at, plugin) in ["RunAffinity", "Capacity"].into_iter().enumerate() {
+            means[at] = (told("berth_chosen_score_total", plugin).await? - before[at]) / BATCH as f64;
+        }
+        anyhow::Ok(([told("berth_plugin_weight", "RunAffinity").await?, told("berth_plugin_weight", "Capacity").await?], means))
+    };
+    let (in_force, [affinity, capacity]) = batch("spread").await?;
+    ensure!(in_force == [1.0, 100.0], "{in_force:?}");
+    ensure!(affinity < 40.0, "load decides: the leader's Pod is one of four, but the mean is {affinity}");
+    applied(&berth, map.edit(&weights(100, 1)).await?).await?;
+    let (in_force, [with_weight, at_the_cost]) = batch("together").await?;
+    ensure!(in_force == [100.0, 1.0], "{in_force:?}");
+    ensure!((with_weight - 100.0).abs() < 0.01, "every Run is with its leader, but the mean is {with_weight}");
+    ensure!(at_the_cost < capacity, "which costs balance: {at_the_cost} after {capacity}");
+    // A profile that is no more takes its series with it.
+    applied(&berth, map.edit(&text("profiles: [{schedulerName: other}]\n")).await?).await?;
+    let (_, text) = berth.get("/metrics").await?;
+    let left: Vec<&str> = text.lines().filter(|line| line.contains("profile=\"ci\"")).collect();
+    ensure!(left.is_empty(), "{left:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn edits_under_load_come_into_force_within_a_second_and_no_run_is_lost_or_placed_twice() -> Result<()> {
     const RUNS: usize = 240;
@@ -186,6 +234,7 @@ async fn a_valid_edit_changes_placements_and_an_invalid_one_is_told_where_operat
     // Deleted: the last good one stays. Made again: it is taken.
     map.delete().await?;
     until("the log to tell the deletion", PATIENCE, || async { Ok(berth.log().contains("the configuration was deleted").then_some(())) }).await?;
+    ensure!(refused(&berth).await? == good, "a restart would have none: that is told");
     ensure!(strategy_of(&configz(&berth).await?) == "MostAllocated");
     let again = map.create(&strategy("LeastAllocated")).await?;
     applied(&berth, again).await?;
@@ -251,6 +300,10 @@ async fn a_file_is_followed_and_flags_win_over_it() -> Result<()> {
     until("the log to tell the loss", PATIENCE, || async { Ok(berth.log().contains("the configuration can't be read").then_some(())) }).await?;
     world.run(run("two")).await?;
     world.placed_on("two", "small").await?;
+    // A pipe, from which a reader would wait for ever.
+    ensure!(std::process::Command::new("mkfifo").arg(&file).status()?.success());
+    until("the log to tell the pipe", PATIENCE, || async { Ok(berth.log().contains("is not a regular file").then_some(())) }).await?;
+    std::fs::remove_file(&file)?;
     write(&strategy("LeastAllocated"))?;
     applied(&berth, 3).await?;
     world.run(run("three")).await?;

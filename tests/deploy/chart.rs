@@ -102,6 +102,15 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"antiAffinity": "soft"}), "/antiAffinity"),
         (json!({"podDisruptionBudget": {"maxUnavailable": 0}}), "/podDisruptionBudget/maxUnavailable"),
         (json!({"watchNamespace": "Team A"}), "/watchNamespace"),
+        (json!({"watchNamespace": "a.b"}), "/watchNamespace"),
+        (json!({"metrics": {"prometheusRule": {"runbookBaseURL": "docs"}}}), "/metrics/prometheusRule/runbookBaseURL"),
+        (json!({"leaderElection": {"leaseDuration": "5s"}}), "leaderElection.renewDeadline (10s) must be less than leaderElection.leaseDuration (5s)"),
+        (
+            json!({"leaderElection": {"renewDeadline": "2400ms"}}),
+            "leaderElection.retryPeriod (2s) times 1.2 must be less than leaderElection.renewDeadline (2400ms)",
+        ),
+        (json!({"podLabels": {"app.kubernetes.io/name": "x"}}), "podLabels.app.kubernetes.io/name is the chart's own"),
+        (json!({"serviceAccount": {"create": false}}), "serviceAccount.name is needed"),
         (json!({"configuration": {"bindWorkers": 0}}), "/configuration/bindWorkers"),
         (json!({"nodeSelector": {"a": 1}}), "/nodeSelector/a"),
     ];
@@ -172,12 +181,49 @@ fn what_must_show_shows() -> Result<()> {
         assert_eq!((args.contains("--delegated-auth"), args.contains("--tls-cert-file=/tls/tls.crt")), (flag, name == "everything"), "{name}");
         let scrape = &object(&objects, "ServiceMonitor", release).context("no ServiceMonitor")?["spec"]["endpoints"][0];
         assert_eq!((&scrape["scheme"], scrape["bearerTokenFile"].is_string(), &scrape["tlsConfig"]), (&json!(scheme), flag, &trust), "{name}");
-        assert_eq!(object(&objects, "ClusterRole", &format!("{release}-metrics-reader")).is_some(), flag, "{name}");
+        let reader = if release == "berth" { "berth-metrics-reader" } else { "berth-placer-metrics-reader" };
+        assert_eq!(object(&objects, "ClusterRole", reader).is_some(), flag, "{name}");
     }
 
     let objects = of("nothing-beside")?;
     let kinds: BTreeSet<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
     assert_eq!(kinds, ["ConfigMap", "Deployment", "PodDisruptionBudget", "Service"].into());
+    Ok(())
+}
+
+#[test]
+fn two_releases_share_no_object_of_the_cluster_but_the_crds() -> Result<()> {
+    let helm = Helm::new()?;
+    let names = |namespace: &str, values: Value| -> Result<BTreeSet<String>> {
+        let objects = helm.rendered("two", namespace, &values)?;
+        let of_the_cluster = objects.iter().filter(|object| object["metadata"]["namespace"].is_null() && object["kind"] != "CustomResourceDefinition");
+        Ok(of_the_cluster.map(|object| format!("{} {}", object["kind"], object["metadata"]["name"])).collect())
+    };
+    for values in [json!({}), json!({"watchNamespace": "team-a"})] {
+        let (one, other) = (names("berth", values.clone())?, names("other", values)?);
+        assert!(one.len() > 3 && one.len() == other.len(), "{one:?} {other:?}");
+        assert!(one.is_disjoint(&other), "{one:?} {other:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn alerts_link_to_the_runbook_where_its_readers_have_it() -> Result<()> {
+    let base = json!({"metrics": {"prometheusRule": {"enabled": true, "runbookBaseURL": "https://git.example.test/berth/docs/"}}});
+    let objects = Helm::new()?.rendered("runbook", "berth", &base)?;
+    let rules = &object(&objects, "PrometheusRule", "berth").context("no PrometheusRule")?["spec"]["groups"];
+    let alerts: Vec<&Value> = rules
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|group| group["rules"].as_array().into_iter().flatten())
+        .filter(|rule| rule["alert"].is_string())
+        .collect();
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let name = alert["alert"].as_str().unwrap_or_default().to_lowercase();
+        assert_eq!(alert["annotations"]["runbook_url"], format!("https://git.example.test/berth/docs/runbook.md#{name}"));
+    }
     Ok(())
 }
 

@@ -40,7 +40,7 @@ pub struct Release {
     pub namespace: String,
     /// Its ServiceAccount.
     pub account: Account,
-    /// A token of an account that is bound to ClusterRole berth-metrics-reader, as Prometheus's should be.
+    /// A token of an account that is bound to the ClusterRole …-metrics-reader, as Prometheus's should be.
     pub prometheus: String,
     /// What helm rendered.
     pub objects: Vec<Value>,
@@ -56,7 +56,7 @@ impl Release {
         let prometheus = plane.service_account(&namespace, "prometheus").await?;
         let reader = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": format!("{namespace}-prometheus")},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{RELEASE}-metrics-reader")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": format!("{namespace}-{RELEASE}-metrics-reader")},
             "subjects": [{"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}],
         });
         apply(&plane.admin()?, &reader).await?;

@@ -36,6 +36,7 @@ impl Laps {
             }
             Lap::Host(point) => format!("{} host", point.as_str()),
             Lap::Decided(point) => format!("decided by {}", point.as_str()),
+            Lap::Shadows => "shadows".to_owned(),
             Lap::AttemptEnd => "end".to_owned(),
             Lap::Hint { plugin, cause, helps, .. } => format!("hint {} {} {helps}", NAMES[plugin], cause.as_str()),
         };
@@ -125,7 +126,7 @@ fn shadows_count_for_nobody() {
     assert_eq!(stage.placed(), ["a@p"]);
     let told = laps.take();
     let decided = told.iter().position(|lap| lap == "decided by Score").unwrap();
-    assert_eq!(told[decided + 1], "other", "{told:?}");
+    assert_eq!(told[decided + 1], "shadows", "{told:?}");
     assert_eq!(told.iter().filter(|lap| lap.starts_with("PreFilter")).count(), 3, "{told:?}");
 }
 

@@ -77,7 +77,7 @@ impl Core {
             let pod = would.and_then(|pod| self.cache.pod_key(pod)).map(|key| key.name.clone());
             answers.push(ShadowChoice { profile: shadow.profile.name.clone(), pod, agrees: would == chosen });
         }
-        self.observer.lap(Lap::Other);
+        self.observer.lap(Lap::Shadows);
         answers
     }
 

@@ -72,6 +72,15 @@ pub enum Effect {
     },
 }
 
+impl Effect {
+    /// The Run that it is about.
+    pub fn key(&self) -> &ObjectKey {
+        match self {
+            Self::Bind(BindIntent { run, .. }) | Self::SetWaiting { run, .. } | Self::Terminate { run, .. } => &run.key,
+        }
+    }
+}
+
 /// The object a write is about, fenced by what the core saw of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRef {

@@ -111,8 +111,15 @@ impl Loaded {
     ///
     /// # Errors
     /// Every setting that is another one and can't change.
-    pub fn refuse_changes(&self, start: &BerthConfiguration, text: &str, source: &str) -> Result<(), Refused> {
+    pub fn refuse_changes(
+        &self,
+        start: &BerthConfiguration,
+        over: impl Fn(&BerthConfiguration) -> BerthConfiguration,
+        text: &str,
+        source: &str,
+    ) -> Result<(), Refused> {
         let settled = |configuration: &BerthConfiguration| {
+            let configuration = over(configuration);
             let election = serde_json::to_value(&configuration.leader_election).unwrap_or_default();
             let election = ["leaderElect", "leaseDuration", "renewDeadline", "retryPeriod", "resourceName", "resourceNamespace"]
                 .map(|field| (format!("leaderElection.{field}"), election.get(field).cloned().unwrap_or_default()));

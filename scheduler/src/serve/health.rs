@@ -20,6 +20,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::configuration::SeenConfigMap;
 use super::dispatch::Dispatcher;
 use super::endpoint::Routes;
 use super::leading::View;
@@ -46,6 +47,8 @@ pub struct Views {
     pub pods: Informer<PodObject>,
     /// Workspaces.
     pub workspaces: Informer<SeenWorkspace>,
+    /// The ConfigMap of the configuration, if it comes from one.
+    pub config_maps: Option<Informer<SeenConfigMap>>,
     /// The reconcilers' queues.
     pub queues: [WorkQueue<StoreKey>; 2],
     /// Events.
@@ -61,8 +64,9 @@ pub struct Views {
 }
 
 impl Views {
-    fn informers(&self) -> [(&'static str, InformerStats); 3] {
-        [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())]
+    fn informers(&self) -> impl Iterator<Item = (&'static str, InformerStats)> {
+        let always = [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())];
+        always.into_iter().chain(self.config_maps.as_ref().map(|maps| (maps.name(), maps.stats())))
     }
 
     fn alive(&self) -> Vec<Check> {
@@ -116,7 +120,7 @@ async fn livez(State(views): State<Arc<Views>>) -> Response {
 }
 
 async fn readyz(State(views): State<Arc<Views>>) -> Response {
-    let mut checks: Vec<_> = views.informers().map(|(name, stats)| Check { name, ok: stats.synced }).into();
+    let mut checks: Vec<_> = views.informers().map(|(name, stats)| Check { name, ok: stats.synced }).collect();
     checks.push(views.places());
     checks.extend(views.alive());
     checks.push(Check { name: "shutdown", ok: !views.shutdown.is_cancelled() });

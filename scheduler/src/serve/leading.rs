@@ -16,7 +16,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Misconfigured;
-use super::metrics::Metrics;
+use super::metrics::{Metrics, catch_up};
 use super::turn::{Relist, Turn};
 
 /// A leader whose deadline is that long past is stuck: kube-scheduler's watchdog allows as much.
@@ -211,7 +211,7 @@ impl Collector for ElectionCollector {
         self.leads.with_label_values(&[&self.name]).set(i64::from(now.leads));
         let counters = [(&self.acquired, now.acquired), (&self.lost, now.lost), (&self.renew_failures, now.renew_failures), (&self.overlaps, now.overlaps)];
         for (counter, total) in &counters {
-            counter.inc_by(total.saturating_sub(counter.get()));
+            catch_up(counter, *total);
         }
         self.leads.collect().into_iter().chain(counters.into_iter().flat_map(|(counter, _)| counter.collect())).collect()
     }

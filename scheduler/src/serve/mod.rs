@@ -35,7 +35,7 @@ use berth_framework::model::PodObject;
 use berth_framework::profile::{DEFAULT_BIND_WORKERS, Registry};
 use berth_runtime::apiclient::{ConnectError, Limits, connect};
 use berth_runtime::events::{Recorder, RecorderConfig};
-use berth_runtime::informer::{Watch, WatchConfig, informer};
+use berth_runtime::informer::{Informer, Watch, WatchConfig, informer};
 use berth_runtime::lease::Fence;
 use berth_runtime::shutdown::{Ended, Group, Supervisor};
 use berth_runtime::{Clock, SystemClock};
@@ -172,6 +172,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
     let (workspaces, watch_workspaces) = informer::<SeenWorkspace>("persistentworkspaces");
+    let (config_maps, watch_config_maps) = informer::<SeenConfigMap>("configmaps");
     let (recorder, events) = Recorder::new(client.clone(), clock.clone(), RecorderConfig::new("kruntimes.io/berth", instance()));
     let announcer = Announcer::new(recorder.clone(), !args.no_scheduled_events);
     announcer.watch_capacity(&pods);
@@ -239,6 +240,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         runs,
         pods,
         workspaces,
+        config_maps: matches!(source, Source::ConfigMap(_)).then(|| config_maps.clone()),
         queues: reconcilers.queues(),
         recorder: recorder.clone(),
         dispatcher: dispatcher.clone(),
@@ -260,7 +262,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     group.spawn("runs", watch::<Run, _>(watch_runs, client.clone(), config.clone(), objects::read_run, group.stop()));
     group.spawn("pods", watch::<Pod, _>(watch_pods, client.clone(), labelled, objects::read_pod, group.stop()));
     group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client.clone(), config, objects::read_workspace, group.stop()));
-    follow(group, source, keeper, hangup, client, recorder);
+    follow(group, source, (config_maps, watch_config_maps), keeper, hangup, client, recorder);
     let group = supervisor.group(STOP_WITHIN);
     let stop = group.stop();
     group.spawn("events", async move {
@@ -282,13 +284,21 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
 }
 
 /// Follows the configuration where it comes from.
-fn follow(group: &mut Group, source: Source, keeper: Keeper, hangup: Signal, client: Client, recorder: Recorder) {
+fn follow(
+    group: &mut Group,
+    source: Source,
+    config_maps: (Informer<SeenConfigMap>, Watch<SeenConfigMap>),
+    keeper: Keeper,
+    hangup: Signal,
+    client: Client,
+    recorder: Recorder,
+) {
     let stop = group.stop();
     match source {
         Source::Defaults => group.spawn("configuration", ends(configuration::follow_nothing(keeper, hangup, stop))),
         Source::File(path) => group.spawn("configuration", ends(configuration::follow_file(path, keeper, hangup, stop))),
         Source::ConfigMap(name) => {
-            let (maps, watch_maps) = informer::<SeenConfigMap>("configmaps");
+            let (maps, watch_maps) = config_maps;
             let deltas = maps.subscribe(DELTAS_MAX);
             let fields = Some(format!("metadata.name={}", name.name));
             let only = WatchConfig { namespace: Some(name.namespace.clone()), fields, ..WatchConfig::default() };

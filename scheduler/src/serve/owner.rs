@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use berth_framework::core::{AttemptResult, Core, Effect, Input, QueueLengths, Standing};
+use berth_framework::core::{AttemptResult, Core, Input, QueueLengths, Standing};
 use berth_framework::model::{self, ObjectKey, PodObject, Shown};
 use berth_runtime::Clock;
 use berth_runtime::informer::{Delta, Informer, Stored};
@@ -280,27 +280,35 @@ impl Owner {
         while room > 0 {
             room -= 1;
             let now = self.clock.now();
-            let decided = Instant::now();
             let epoch = self.turn.epoch().unwrap_or(u64::MAX); // of no term: nothing to be sent comes of it
             let start = self.traces.is_some().then(SystemTime::now);
             let attempt = self.core.step(now);
-            let origin = match &attempt {
-                Some(attempt) => {
-                    let profile = self.profile_of(&attempt.key);
-                    let took = Duration::from_nanos(self.cycle_ns.load(Ordering::Relaxed));
-                    self.metrics.attempts.attempted(attempt, &profile, took);
-                    self.shadows.saw(attempt);
-                    tell(attempt);
-                    let traced = self.traces.as_ref().zip(start);
-                    let trace = traced.map(|(traces, start)| traces.cycle(attempt, &profile, start, SystemTime::now()));
-                    let queued_for_ms = now.mono_ms.saturating_sub(attempt.queued_ms);
-                    Origin { epoch, profile, attempts: attempt.attempts, queued_for_ms, decided, trace }
-                }
-                None => Origin { epoch, profile: self.default_profile.clone(), attempts: 0, queued_for_ms: 0, decided, trace: None },
-            };
+            let ended = Instant::now();
+            let of_attempt = attempt.as_ref().map(|attempt| {
+                let profile = self.profile_of(&attempt.key);
+                let took = Duration::from_nanos(self.cycle_ns.load(Ordering::Relaxed));
+                self.metrics.attempts.attempted(attempt, &profile, took);
+                self.shadows.saw(attempt);
+                tell(attempt);
+                let traced = self.traces.as_ref().zip(start);
+                let trace = traced.map(|(traces, start)| traces.cycle(attempt, &profile, start, SystemTime::now()));
+                let queued_for_ms = now.mono_ms.saturating_sub(attempt.queued_ms);
+                // Without the time that shadows took.
+                let decided = ended.checked_sub(took).unwrap_or(ended);
+                (&attempt.key, Origin { epoch, profile, attempts: attempt.attempts, queued_for_ms, decided, trace })
+            });
             let effects = self.core.drain_effects();
             let idle = attempt.is_none() && effects.is_empty();
-            self.hand_on(effects, origin);
+            for effect in effects {
+                let origin = match &of_attempt {
+                    Some((key, origin)) if *key == effect.key() => origin.clone(),
+                    // A message that was due, of whichever Run: no part of this attempt.
+                    _ => Origin { epoch, profile: self.profile_of(effect.key()), attempts: 0, queued_for_ms: 0, decided: ended, trace: None },
+                };
+                if let Some(never_sent) = self.dispatcher.submit(Intent::of(effect, origin)) {
+                    self.answered(never_sent);
+                }
+            }
             if idle {
                 break;
             }
@@ -316,14 +324,6 @@ impl Owner {
         }
         let run = self.runs.get(&store_key(key));
         run.map_or_else(|| self.default_profile.clone(), |run| Arc::from(self.core.profiles().of(&run.object.model.runtime).name.as_str()))
-    }
-
-    fn hand_on(&mut self, effects: Vec<Effect>, origin: Origin) {
-        for effect in effects {
-            if let Some(never_sent) = self.dispatcher.submit(Intent::of(effect, origin.clone())) {
-                self.answered(never_sent);
-            }
-        }
     }
 
     fn publish(&self) {

@@ -20,8 +20,8 @@ Examples:
   # A queue of work: every Run lasts half a minute, look at the first hour
   berth simulate -f examples/cohort --run-duration 30s --until 1h
 
-  # What other weights would change, to read and to look at
-  berth simulate -f examples/cohort --compare default weights.yaml --html compare.html
+  # What other weights would change, to read and to look at; on a dump of a cluster, add --place-again
+  berth simulate -f examples/weights --compare default examples/weights/together.config --html compare.html
 
   # In a pipeline: fail unless everything fits
   berth simulate -f manifests/ --require-placed -o json > placement.json
@@ -52,6 +52,9 @@ pub struct SimulateArgs {
     /// A placed Run succeeds this long after it was placed and frees its Pod, as 30s or 1h30m; without it Runs never end
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub run_duration: Option<Duration>,
+    /// Places Runs that are on a Pod anew, as if they had just been created: what would other rules have done with this cluster's work?
+    #[arg(long)]
+    pub place_again: bool,
     /// Stops the clock this long after its start; else it stops when nothing moves any more
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub until: Option<Duration>,

@@ -65,6 +65,9 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
     read_all(&args.filenames, &mut world, stdin, err)?;
     let (start, why) = world.start(args.now);
     world.complete(start);
+    if args.place_again {
+        world.place_again();
+    }
     let explain = args.explain.as_ref().map(|run| ObjectKey::new(run.namespace.as_str(), run.name.as_str()));
     if let Some(key) = &explain {
         explainable(key, &world)?;

@@ -8,6 +8,7 @@ use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_api::rules::{self, FieldError};
 use berth_api::run::{RunPhase, RunStatus};
 use berth_api::{PersistentWorkspace, Run, decode};
+use berth_controllers::runs::Stage;
 use berth_framework::from_api::{self, ReadRun};
 use berth_framework::model::{InvalidReason, InvalidRun, ObjectKey};
 use jiff::Timestamp;
@@ -265,6 +266,13 @@ impl World {
         self.runs.iter_mut().for_each(|run| complete(&mut run.object.metadata, run.order, start));
         self.tell_runs_apart();
         self.workspaces.iter_mut().for_each(|workspace| complete(&mut workspace.object.metadata, workspace.order, start));
+    }
+
+    /// Forgets where active Runs are.
+    pub fn place_again(&mut self) {
+        for run in self.runs.iter_mut().filter(|run| Stage::of(run.object.phase()).is_active()) {
+            run.object.status = None;
+        }
     }
 
     /// The queue knows a Run by its UID: a second one with the UID of another (a copied manifest) gets one of its own.

@@ -226,7 +226,7 @@ impl Elector {
                 if let Err(error) = &*result {
                     match purpose {
                         Purpose::Renew { .. } => self.tell(error, "the lease was not renewed"),
-                        _ if error.is_definite() && !error.is_forbidden() => tracing::debug!(%error, "somebody was quicker"),
+                        _ if error.is_conflict() || error.is_already_exists() => tracing::debug!(%error, "somebody was quicker"),
                         _ => self.tell(error, "the lease was not taken"),
                     }
                 }
@@ -293,6 +293,12 @@ impl Elector {
         }
         if let Some(epoch) = leadership.epoch().filter(|epoch| before != Some(*epoch)) {
             tracing::info!(lease = %self.lease_name(), epoch, "leading");
+        }
+        if let Leadership::Standby { holder: Some(holder) } = &leadership
+            && *holder != self.config.identity
+            && *self.leadership.borrow() != leadership
+        {
+            tracing::info!(lease = %self.lease_name(), leader = holder, "standing by");
         }
         self.leadership.send_if_modified(|current| {
             let changed = *current != leadership;

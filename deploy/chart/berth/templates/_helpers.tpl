@@ -32,6 +32,50 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The release's name among objects of no namespace: another release of that name elsewhere must not claim them. */}}
+{{- define "berth.clusterName" -}}
+{{- $name := include "berth.fullname" . -}}
+{{- if eq $name .Release.Namespace -}}
+{{- $name -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace $name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of a duration as values.schema.json lets it through: a whole number of ms, s or m. */}}
+{{- define "berth.milliseconds" -}}
+{{- if hasSuffix "ms" . -}}
+{{- trimSuffix "ms" . -}}
+{{- else if hasSuffix "s" . -}}
+{{- mul 1000 (trimSuffix "s" . | int64) -}}
+{{- else -}}
+{{- mul 60000 (trimSuffix "m" . | int64) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What values.schema.json can't say. */}}
+{{- define "berth.check" -}}
+{{- with .Values.leaderElection -}}
+{{- $lease := include "berth.milliseconds" .leaseDuration | int64 -}}
+{{- $renew := include "berth.milliseconds" .renewDeadline | int64 -}}
+{{- $retry := include "berth.milliseconds" .retryPeriod | int64 -}}
+{{- if and .enabled (ge $renew $lease) -}}
+{{- fail (printf "leaderElection.renewDeadline (%s) must be less than leaderElection.leaseDuration (%s)" .renewDeadline .leaseDuration) -}}
+{{- end -}}
+{{- if and .enabled (ge (mul 12 $retry) (mul 10 $renew)) -}}
+{{- fail (printf "leaderElection.retryPeriod (%s) times 1.2 must be less than leaderElection.renewDeadline (%s)" .retryPeriod .renewDeadline) -}}
+{{- end -}}
+{{- end -}}
+{{- range $label, $_ := .Values.podLabels -}}
+{{- if hasKey (include "berth.labels" $ | fromYaml) $label -}}
+{{- fail (printf "podLabels.%s is the chart's own" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (not .Values.serviceAccount.create) (eq .Values.serviceAccount.name "") .Values.rbac.create -}}
+{{- fail "serviceAccount.name is needed where serviceAccount.create is false: rights are not given to the account `default`" -}}
+{{- end -}}
+{{- end -}}
+
 {{/* How the endpoints are spoken to. */}}
 {{- define "berth.scheme" -}}
 {{- ternary "https" "http" (or .Values.metrics.secure (ne .Values.metrics.tlsSecret "")) -}}
@@ -51,7 +95,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* The BerthConfiguration of the ConfigMap: the values, with requireWorkspaceAgent for each profile that leaves it open. */}}
 {{- define "berth.configuration" -}}
-{{- $configuration := deepCopy .Values.configuration -}}
+{{- $configuration := deepCopy (default dict .Values.configuration) -}}
 {{- $profiles := list -}}
 {{- range default (list (dict "schedulerName" "default")) $configuration.profiles -}}
 {{- $profile := . -}}

@@ -1,6 +1,6 @@
 //! Follows a file or a ConfigMap and offers what it sees to the [`Keeper`].
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_runtime::ObjectKey as StoreKey;
@@ -17,6 +17,9 @@ use crate::config;
 
 /// Between two looks at a file. Mounted ConfigMaps change by a symbolic link, which no watch of the file would see.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// Reading a file may take so long.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// A ConfigMap in the informer's store.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +58,12 @@ pub async fn follow_config_map(
                 };
                 publish(&recorder, &stored, &offered);
             }
-            Some(Delta::Deleted { key, .. }) => tracing::warn!(config_map = %key, "the configuration was deleted; the last good one stays in force"),
+            Some(Delta::Deleted { key, .. }) => {
+                keeper.missing("deleted");
+                tracing::error!(config_map = %key, "the configuration was deleted; the last good one stays in force until a restart, which would wait for another");
+            }
             Some(Delta::Invalid(invalid)) => {
+                keeper.missing(&invalid.error);
                 tracing::error!(config_map = %invalid.key, error = %invalid.error, "the configuration can't be read; the last good one stays in force")
             }
             Some(Delta::Synced) => {}
@@ -89,10 +96,12 @@ pub async fn follow_file(path: PathBuf, mut keeper: Keeper, mut hangup: Signal, 
             Some(()) = hangup.recv() => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
-        let text = match tokio::fs::read(&path).await {
+        let text = match read_regular(&path).await {
             Ok(bytes) => config::text_of(bytes),
             Err(error) => {
                 let error = error.to_string();
+                keeper.missing(&error);
+                before = None;
                 if again || told.as_ref() != Some(&error) {
                     tracing::error!(file = %path.display(), error, "the configuration can't be read; the last good one stays in force");
                     told = Some(error);
@@ -110,6 +119,15 @@ pub async fn follow_file(path: PathBuf, mut keeper: Keeper, mut hangup: Signal, 
             }
         }
     }
+}
+
+/// A pipe, or a file of a mount that hangs, would keep a reader for ever.
+async fn read_regular(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !tokio::fs::metadata(path).await?.is_file() {
+        return Err(std::io::Error::other("is not a regular file"));
+    }
+    let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "could not be read within 10 s");
+    tokio::time::timeout(READ_WITHIN, tokio::fs::read(path)).await.map_err(late)?
 }
 
 /// Without a configuration there is nothing to follow; SIGHUP must not end the process all the same.

@@ -194,7 +194,7 @@ impl Keeper {
         }
         self.last = candidate.clone();
         let loaded = candidate.load(&self.registry).and_then(|loaded| match &candidate.text {
-            Ok(text) => loaded.refuse_changes(&self.start, text, &candidate.source).map(|()| loaded),
+            Ok(text) => loaded.refuse_changes(&self.start, |it| self.overrides.over(it.clone()), text, &candidate.source).map(|()| loaded),
             Err(_) => Ok(loaded),
         });
         let loaded = match loaded {
@@ -231,6 +231,14 @@ impl Keeper {
         let took_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(source = %candidate.source, generation = self.generation, took_ms, in_force = %summary, "configuration in force");
         Offered::Applied
+    }
+
+    /// The configuration is gone or can't be read: the last good one stays in force, and a restart would have none.
+    pub fn missing(&mut self, why: &str) {
+        // Whatever comes is told of, also what was there before.
+        self.last.text = Err(why.to_owned());
+        self.last_valid = false;
+        self.metrics.config_refused();
     }
 
     fn applied(&mut self, candidate: &Candidate) {
@@ -319,6 +327,36 @@ mod tests {
             ]
         );
         assert_eq!(keeper.in_force.borrow().profiles[0].scheduler_name.as_deref(), Some("default"));
+        drop(keeper);
+        assert_eq!(owner.await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_flags_set_is_not_held_against_an_edit() {
+        let (to_owner, owner) = mpsc::channel(1);
+        let first = candidate("", None);
+        let first = First { loaded: first.load(&Registry::builtin()).unwrap(), candidate: first };
+        let overrides = Overrides { bind_workers: Some(8), election: ElectionArgs { leader_elect: Some(true), ..Default::default() } };
+        let mut keeper = Keeper::new(&first, overrides, Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap()));
+        let owner = owns(owner);
+        // As /configz shows it.
+        let shown = serde_json::to_string(&**keeper.in_force.borrow()).unwrap();
+        let shown = Candidate { source: "test".to_owned(), text: Ok(shown), generation: Some(2) };
+        assert_eq!(keeper.offer(shown, false).await, Offered::Unchanged);
+        assert_eq!(keeper.offer(candidate("bindWorkers: 16\n", Some(3)), false).await, Offered::Unchanged, "the flag wins over both");
+        assert_eq!((metric(&keeper, "berth_config_valid"), metric(&keeper, "berth_config_applied_generation")), (1, 3));
+        drop(keeper);
+        assert_eq!(owner.await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_gone_is_not_valid_until_it_is_back() {
+        let (mut keeper, owner) = keeper("");
+        let owner = owns(owner);
+        keeper.missing("deleted");
+        assert_eq!(metric(&keeper, "berth_config_valid"), 0);
+        assert_eq!(keeper.offer(candidate("", Some(7)), false).await, Offered::Unchanged, "it says what is in force");
+        assert_eq!((metric(&keeper, "berth_config_valid"), metric(&keeper, "berth_config_applied_generation")), (1, 7));
         drop(keeper);
         assert_eq!(owner.await.unwrap(), 0);
     }

@@ -1,6 +1,6 @@
 //! Connections to the endpoints: each in a task of its own, so that a slow or broken one holds up nobody, and not too many of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -20,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::metrics::EndpointMetrics;
 
-/// Connections at once.
+/// Connections at once; one more, and the oldest ends after the answer that is under way, so that a probe always finds a place.
 const CONNECTIONS_MAX: usize = 256;
+/// Connections at once, those included that are asked to end.
+const CONNECTIONS_ENDING_MAX: usize = 320;
 /// Connections of one address at once, so that one client can't take them all.
 const PER_PEER_MAX: usize = 64;
 /// For the TLS handshake.
@@ -50,6 +52,9 @@ pub struct Connections {
 #[derive(Default)]
 struct Open {
     all: usize,
+    /// By age, how to ask one to end; those that were asked are not among them.
+    by_age: BTreeMap<u64, CancellationToken>,
+    next: u64,
     by_peer: HashMap<IpAddr, usize>,
 }
 
@@ -57,12 +62,16 @@ struct Open {
 struct Place {
     connections: Arc<Connections>,
     peer: IpAddr,
+    age: u64,
+    /// Cancelled when somebody newer needs the place.
+    make_room: CancellationToken,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut open = lock(&self.connections.open);
         open.all -= 1;
+        open.by_age.remove(&self.age);
         if let Some(of_peer) = open.by_peer.get_mut(&self.peer) {
             *of_peer -= 1;
             if *of_peer == 0 {
@@ -81,12 +90,21 @@ impl Connections {
     fn place(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
         let mut open = lock(&self.open);
         let of_peer = open.by_peer.get(&peer).copied().unwrap_or(0);
-        if open.all >= CONNECTIONS_MAX || of_peer >= PER_PEER_MAX {
+        if open.all >= CONNECTIONS_ENDING_MAX || of_peer >= PER_PEER_MAX {
             return None;
         }
+        if open.by_age.len() >= CONNECTIONS_MAX
+            && let Some((_, oldest)) = open.by_age.pop_first()
+        {
+            oldest.cancel();
+            self.refused("displaced");
+        }
+        let (age, make_room) = (open.next, CancellationToken::new());
+        open.next += 1;
         open.all += 1;
+        open.by_age.insert(age, make_room.clone());
         open.by_peer.insert(peer, of_peer + 1);
-        Some(Place { connections: self.clone(), peer })
+        Some(Place { connections: self.clone(), peer, age, make_room })
     }
 
     fn refused(&self, reason: &str) {
@@ -117,15 +135,26 @@ impl Connections {
             let config = tls.as_ref().map(|tls| tls.borrow().clone());
             let (connections, router, stop) = (self.clone(), router.clone(), stop.clone());
             tokio::spawn(async move {
+                let end = async {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        () = place.make_room.cancelled() => {}
+                    }
+                };
                 match config {
-                    None => serve_http(stream, router, stop).await,
-                    Some(config) => match tokio::time::timeout(HANDSHAKE_WITHIN, handshake(stream, config)).await {
-                        Ok(Ok(stream)) => serve_http(stream, router, stop).await,
-                        Ok(Err(reason)) => connections.refused(reason),
-                        Err(_) => connections.refused("timeout"),
-                    },
+                    None => serve_http(stream, router, end).await,
+                    Some(config) => {
+                        let shaken = tokio::select! {
+                            shaken = tokio::time::timeout(HANDSHAKE_WITHIN, handshake(stream, config)) => shaken,
+                            () = place.make_room.cancelled() => return,
+                        };
+                        match shaken {
+                            Ok(Ok(stream)) => serve_http(stream, router, end).await,
+                            Ok(Err(reason)) => connections.refused(reason),
+                            Err(_) => connections.refused("timeout"),
+                        }
+                    }
                 }
-                drop(place);
             });
         }
     }
@@ -149,7 +178,8 @@ async fn handshake(mut stream: TcpStream, config: Arc<ServerConfig>) -> Result<t
     })
 }
 
-async fn serve_http(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, stop: CancellationToken) {
+/// Serves a connection until it ends, or `end`.
+async fn serve_http(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, end: impl Future<Output = ()>) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(HEADERS_BYTES_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
@@ -158,7 +188,7 @@ async fn serve_http(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router,
         // How it ended is the client's affair.
         _ = &mut connection => return,
         () = tokio::time::sleep(LIFE_MAX) => {}
-        () = stop.cancelled() => {}
+        () = end => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = tokio::time::timeout(LAST_ANSWER_WITHIN, connection).await;

@@ -146,14 +146,35 @@ async fn one_address_cannot_take_every_place_and_places_come_back() {
 }
 
 #[tokio::test]
-async fn all_addresses_together_have_a_limit() {
+async fn of_all_addresses_together_the_oldest_makes_room() {
     let connections = Arc::new(Connections::new(EndpointMetrics::new(&Metrics::new().unwrap()).unwrap()));
     let peer = |n: usize| IpAddr::from(Ipv4Addr::from(u32::try_from(n).unwrap()));
-    let places: Vec<_> = (0..CONNECTIONS_MAX).map(|n| connections.place(peer(n)).unwrap()).collect();
-    assert!(connections.place(peer(CONNECTIONS_MAX)).is_none());
+    let place = |n: usize| connections.place(peer(n));
+    let mut places: Vec<_> = (0..CONNECTIONS_MAX).map(|n| place(n).unwrap()).collect();
+    let ending = |places: &[Place]| places.iter().map(|place| usize::from(place.make_room.is_cancelled())).sum::<usize>();
+    assert_eq!(ending(&places), 0);
+    for n in CONNECTIONS_MAX..CONNECTIONS_ENDING_MAX {
+        places.push(place(n).unwrap());
+    }
+    let asked = CONNECTIONS_ENDING_MAX - CONNECTIONS_MAX;
+    assert_eq!((ending(&places), ending(&places[..asked])), (asked, asked), "the oldest, each once");
+    assert!(place(CONNECTIONS_ENDING_MAX).is_none(), "who does not end when asked can't have more");
     drop(places);
-    assert!(connections.place(peer(CONNECTIONS_MAX)).is_some());
-    assert!(connections.open.lock().unwrap().by_peer.is_empty());
+    let open = connections.open.lock().unwrap();
+    assert!(open.all == 0 && open.by_peer.is_empty() && open.by_age.is_empty());
+}
+
+#[tokio::test]
+async fn a_newcomer_is_answered_while_others_hold_every_place() {
+    let world = World::start(true).await;
+    let mut held = Vec::new();
+    for n in 0..CONNECTIONS_MAX {
+        // Handshakes that do not come to their end.
+        held.push(world.connect(Ipv4Addr::new(127, 0, 1, u8::try_from(n / PER_PEER_MAX).unwrap())).await);
+    }
+    let answered = over_tls(&world, &rustls::version::TLS13).await;
+    assert!(answered.ends_with("alive"), "{answered}");
+    assert_eq!((world.refused("displaced"), world.refused("limit")), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,20 +182,20 @@ async fn headers_that_do_not_come_and_connections_without_end_are_ended() {
     let start = tokio::time::Instant::now();
     let (mut client, server) = tokio::io::duplex(1_024);
     client.write_all(b"GET /livez HTT").await.unwrap();
-    serve_http(server, router(), CancellationToken::new()).await;
+    serve_http(server, router(), std::future::pending()).await;
     assert_eq!(start.elapsed(), HEADERS_WITHIN);
 
     // An answer that nobody takes.
     let (mut client, server) = tokio::io::duplex(64);
     client.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
     let start = tokio::time::Instant::now();
-    serve_http(server, router(), CancellationToken::new()).await;
+    serve_http(server, router(), std::future::pending()).await;
     assert_eq!(start.elapsed(), LIFE_MAX + LAST_ANSWER_WITHIN);
 
     // One that is idle when the process stops.
     let (_client, server) = tokio::io::duplex(64);
     let (stop, start) = (CancellationToken::new(), tokio::time::Instant::now());
     stop.cancel();
-    serve_http(server, router(), stop).await;
+    serve_http(server, router(), stop.cancelled()).await;
     assert!(start.elapsed() < HEADERS_WITHIN);
 }

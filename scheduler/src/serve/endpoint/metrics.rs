@@ -11,7 +11,7 @@ pub struct EndpointMetrics {
     pub authentications: IntCounterVec,
     /// Decisions on who may get a path, by result: allowed, denied, error.
     pub authorizations: IntCounterVec,
-    /// Connections that came to no request, by reason: handshake, plaintext, timeout, limit.
+    /// Connections that came to no request, by reason: handshake, plaintext, timeout, limit; and those that made room: displaced.
     pub refused: IntCounterVec,
     /// Whether the certificate's files as they are now can be used.
     pub certificate_valid: IntGauge,
@@ -33,7 +33,7 @@ impl EndpointMetrics {
         };
         let results = ["success", "failure", "error"];
         let decisions = ["allowed", "denied", "error"];
-        let reasons = ["handshake", "plaintext", "timeout", "limit"];
+        let reasons = ["handshake", "plaintext", "timeout", "limit", "displaced"];
         let certificate_valid = IntGauge::new(
             "berth_tls_certificate_valid",
             "Whether the certificate of the endpoints as its files are now can be used; if 0, the last good one is served.",
@@ -43,7 +43,12 @@ impl EndpointMetrics {
         Ok(Self {
             authentications: counters("authentication_attempts", "Bearer tokens shown to the endpoints, by result.", "result", &results)?,
             authorizations: counters("authorization_attempts_total", "Decisions on who may get a path of the endpoints.", "result", &decisions)?,
-            refused: counters("berth_endpoint_refused_connections_total", "Connections to the endpoints that came to no request.", "reason", &reasons)?,
+            refused: counters(
+                "berth_endpoint_refused_connections_total",
+                "Connections to the endpoints that came to no request, and idle ones that made room for newer ones (displaced).",
+                "reason",
+                &reasons,
+            )?,
             certificate_valid,
         })
     }

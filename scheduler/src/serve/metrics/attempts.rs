@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use berth_framework::Ranked;
 use berth_framework::core::{Attempt, AttemptResult, WriteOutcome};
-use berth_framework::profile::Profiles;
-use prometheus::{Histogram, IntCounter, IntCounterVec};
+use berth_framework::profile::{Profile, Profiles};
+use prometheus::{Counter, CounterVec, Histogram, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::cycle::Cycles;
 use super::define::{Define, Made, exp};
 use super::histogram::{Export, Histograms, Series};
-use super::lock;
+use berth_runtime::lock;
 
 /// How an attempt ends: kube-scheduler's values.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +40,8 @@ pub struct Attempts {
     bind: Arc<Series>,
     shadows: IntCounterVec,
     shadow_names: Mutex<Vec<String>>,
+    weights: IntGaugeVec,
+    chosen_scores: CounterVec,
     by_profile: Mutex<HashMap<Arc<str>, Arc<OfProfile>>>,
 }
 
@@ -48,6 +51,8 @@ struct OfProfile {
     duration: [Arc<Series>; ENDED.len()],
     bound: Arc<Series>,
     not_bound: Arc<Series>,
+    /// By plugin that scores.
+    chosen_scores: Vec<(&'static str, Counter)>,
 }
 
 impl Attempts {
@@ -92,6 +97,12 @@ impl Attempts {
                 &["profile", "result"],
             )?,
             shadow_names: Mutex::default(),
+            weights: d.gauges("berth_plugin_weight", "Weights in force, of plugins that score.", &["profile", "plugin"])?,
+            chosen_scores: d.sums(
+                "berth_chosen_score_total",
+                "Sum of the scores (0 to 100, before the weight) that a plugin gave the chosen Pods. Over placements: how well each plugin gets its way.",
+                &["profile", "plugin"],
+            )?,
             by_profile: Mutex::default(),
         })
     }
@@ -100,17 +111,22 @@ impl Attempts {
     pub(super) fn profiles_are(&self, profiles: &Profiles) {
         let mut by_profile = lock(&self.by_profile);
         let gone = |name: &str| profiles.iter().all(|profile| profile.name != name);
-        for (name, _) in by_profile.extract_if(|name, _| gone(name)) {
-            for result in ENDED {
-                // One that was never made need not go.
-                let _ = self.total.remove_label_values(&[result, &name]);
+        let scores =
+            |name: &str, plugin: &str| profiles.iter().any(|profile| profile.name == name && profile.score_weights().any(|(other, _)| other == plugin));
+        for (name, of) in by_profile.drain() {
+            let name = &*name;
+            for plugin in of.chosen_scores.iter().map(|(plugin, _)| *plugin).filter(|plugin| !scores(name, plugin)) {
+                // One that was never made need not go, here and below.
+                let _ = self.weights.remove_label_values(&[name, plugin]);
+                let _ = self.chosen_scores.remove_label_values(&[name, plugin]);
+            }
+            for result in ENDED.iter().filter(|_| gone(name)) {
+                let _ = self.total.remove_label_values(&[*result, name]);
             }
         }
-        drop(by_profile);
         self.duration.retain(|values| !gone(&values[1]));
-        for profile in profiles.iter() {
-            self.of(&profile.name);
-        }
+        by_profile.extend(profiles.iter().map(|profile| (Arc::from(profile.name.as_str()), Arc::new(self.series_of(profile)))));
+        drop(by_profile);
         let now: Vec<String> = profiles.shadows().iter().map(|shadow| shadow.profile.name.clone()).collect();
         for name in std::mem::replace(&mut *lock(&self.shadow_names), now.clone()).iter().filter(|name| !now.contains(name)) {
             for result in AGREEMENT {
@@ -124,19 +140,24 @@ impl Attempts {
         }
     }
 
-    fn of(&self, profile: &str) -> Arc<OfProfile> {
-        let mut by_profile = lock(&self.by_profile);
-        if let Some(of) = by_profile.get(profile) {
-            return of.clone();
+    fn series_of(&self, profile: &Profile) -> OfProfile {
+        let name = profile.name.as_str();
+        let score = |(plugin, weight): (&'static str, i64)| {
+            self.weights.with_label_values(&[name, plugin]).set(weight);
+            (plugin, self.chosen_scores.with_label_values(&[name, plugin]))
+        };
+        OfProfile {
+            total: ENDED.map(|result| self.total.with_label_values(&[result, name])),
+            duration: ENDED.map(|result| self.duration.of(&[result, name])),
+            bound: self.cycles.bind("Success", name),
+            not_bound: self.cycles.bind("Error", name),
+            chosen_scores: profile.score_weights().map(score).collect(),
         }
-        let of = Arc::new(OfProfile {
-            total: ENDED.map(|result| self.total.with_label_values(&[result, profile])),
-            duration: ENDED.map(|result| self.duration.of(&[result, profile])),
-            bound: self.cycles.bind("Success", profile),
-            not_bound: self.cycles.bind("Error", profile),
-        });
-        by_profile.insert(profile.into(), of.clone());
-        of
+    }
+
+    /// `None` for a profile that was in force when its write began, and is no more: what is forgotten stays so.
+    fn of(&self, profile: &str) -> Option<Arc<OfProfile>> {
+        lock(&self.by_profile).get(profile).cloned()
     }
 
     /// An attempt of the core. A placement counts when its write has ended ([`Attempts::bound`], [`Attempts::bind_failed`]).
@@ -144,18 +165,21 @@ impl Attempts {
         for shadow in &attempt.shadows {
             self.shadows.with_label_values(&[shadow.profile.as_str(), AGREEMENT[usize::from(!shadow.agrees)]]).inc();
         }
+        let Some(of) = self.of(profile) else { return };
         match &attempt.result {
-            AttemptResult::Waits { .. } => self.of(profile).ended(Ended::Unschedulable, took),
-            AttemptResult::Refused { .. } => self.of(profile).ended(Ended::Error, took),
-            AttemptResult::Placed { .. } | AttemptResult::Terminates { .. } | AttemptResult::Held => {}
+            AttemptResult::Waits { .. } => of.ended(Ended::Unschedulable, took),
+            AttemptResult::Refused { .. } => of.ended(Ended::Error, took),
+            AttemptResult::Placed { ranked, .. } => of.chose(ranked),
+            AttemptResult::Terminates { .. } | AttemptResult::Held => {}
         }
     }
 
     /// A placement is stored, `waited` after its decision and `latency` after the Run was first queued.
     pub fn bound(&self, profile: &str, waited: Duration, latency: Duration, attempts: u32) {
-        let of = self.of(profile);
-        of.ended(Ended::Scheduled, waited);
-        of.bound.observe(waited);
+        if let Some(of) = self.of(profile) {
+            of.ended(Ended::Scheduled, waited);
+            of.bound.observe(waited);
+        }
         self.bind.observe(waited);
         self.per_run.observe(f64::from(attempts));
         let at = (attempts.max(1) as usize).min(ATTEMPTS_MAX) - 1;
@@ -165,11 +189,12 @@ impl Attempts {
 
     /// A placement was not stored.
     pub fn bind_failed(&self, profile: &str, outcome: &WriteOutcome, waited: Duration) {
-        let of = self.of(profile);
-        if *outcome != WriteOutcome::Gone {
-            of.ended(Ended::Error, waited);
+        if let Some(of) = self.of(profile) {
+            if *outcome != WriteOutcome::Gone {
+                of.ended(Ended::Error, waited);
+            }
+            of.not_bound.observe(waited);
         }
-        of.not_bound.observe(waited);
         self.bind.observe(waited);
     }
 }
@@ -178,5 +203,14 @@ impl OfProfile {
     fn ended(&self, how: Ended, took: Duration) {
         self.total[how as usize].inc();
         self.duration[how as usize].observe(took);
+    }
+
+    fn chose(&self, ranked: &[Ranked]) {
+        for (plugin, score) in ranked.first().into_iter().flat_map(|chosen| &chosen.by_plugin) {
+            if let Some((_, sum)) = self.chosen_scores.iter().find(|(name, _)| name == plugin) {
+                // Fixed point, thousandths.
+                sum.inc_by(f64::from(i32::try_from(*score).unwrap_or(0).max(0)) / 1_000.0);
+            }
+        }
     }
 }

@@ -6,10 +6,10 @@ use berth_controllers::run_lifecycle::Action;
 use berth_runtime::apiclient::{Call, Outcome, Verb};
 use berth_runtime::informer::InformerStats;
 use berth_runtime::workqueue::QueueStats;
-use prometheus::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
+use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::define::{Define, Made, exp};
-use super::set;
+use super::{catch_up, set};
 
 /// The metrics of the client.
 pub struct Client {
@@ -144,9 +144,4 @@ impl Client {
             catch_up(&self.events.with_label_values(&[outcome]), total);
         }
     }
-}
-
-/// Raises a counter to a total that is counted elsewhere. Scrapes may overlap; each adds at most what is missing.
-fn catch_up(counter: &IntCounter, total: u64) {
-    counter.inc_by(total.saturating_sub(counter.get()));
 }

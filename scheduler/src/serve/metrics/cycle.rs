@@ -12,7 +12,7 @@ use quanta::Clock;
 
 use super::define::{Define, Made, exp};
 use super::histogram::{Export, Histograms, Series};
-use super::lock;
+use berth_runtime::lock;
 
 /// Bounds of the twins, seconds: where our attempts and their parts lie.
 const FINE: [f64; 8] = [0.000_000_25, 0.000_000_5, 0.000_001, 0.000_002_5, 0.000_005, 0.000_01, 0.000_1, 0.001];
@@ -181,6 +181,8 @@ pub struct Recorder {
     lap: u64,
     start: u64,
     decided_ns: u64,
+    /// What shadows took of the attempt's time.
+    shadows_ns: u64,
 }
 
 impl Recorder {
@@ -216,6 +218,7 @@ impl Recorder {
             lap: now,
             start: now,
             decided_ns: 0,
+            shadows_ns: 0,
         }
     }
 
@@ -239,7 +242,7 @@ impl Recorder {
 
     /// The attempt is over: each plugin and point is told once.
     fn tell(&mut self, now: u64) {
-        let all_ns = self.clock.delta_as_nanos(self.start, now);
+        let all_ns = self.clock.delta_as_nanos(self.start, now).saturating_sub(std::mem::take(&mut self.shadows_ns));
         self.last_ns.store(all_ns, Ordering::Relaxed);
         self.attempt.observe_ns(all_ns);
         self.algorithm.observe_ns(self.decided_ns);
@@ -289,6 +292,7 @@ impl Observer for Recorder {
                 self.at(point, ns, Status::Success);
                 self.decided_ns = self.clock.delta_as_nanos(self.start, now);
             }
+            Lap::Shadows => self.shadows_ns += ns,
             Lap::AttemptEnd => self.tell(now),
             Lap::Hint { profile, plugin, cause, helps } => self.hint(profile, plugin, cause, helps, ns),
         }
@@ -305,5 +309,31 @@ fn hint_event(cause: WakeCause) -> usize {
         WakeCause::RunEnded | WakeCause::RunDeleted | WakeCause::AssumptionReleased | WakeCause::AntiAffinityOwnerEnded | WakeCause::LastTargetEnded => 2,
         // These wake their Runs without a look.
         WakeCause::OwnLabelsChanged | WakeCause::WorkspaceChanged | WakeCause::RetryDue | WakeCause::ProfileChanged => 0,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+    use berth_framework::profile::{BerthConfiguration, Registry};
+    use berth_plugins::Builtin as _;
+
+    #[test]
+    fn what_shadows_take_is_not_the_attempts_time() {
+        let cycles = Arc::new(Cycles::new(&mut Define::default()).unwrap());
+        let profiles = Registry::builtin().profiles(&BerthConfiguration::default()).unwrap();
+        let last_ns = Arc::<AtomicU64>::default();
+        let mut recorder = Recorder::new(cycles, &profiles, last_ns.clone());
+        let slow = Duration::from_millis(200);
+        for (lap, shadows) in [(Lap::Shadows, true), (Lap::Other, false)] {
+            recorder.lap(Lap::AttemptStart { profile: 0 });
+            recorder.lap(Lap::Decided(Point::Filter));
+            std::thread::sleep(slow);
+            recorder.lap(lap);
+            recorder.lap(Lap::AttemptEnd);
+            let took = Duration::from_nanos(last_ns.load(Ordering::Relaxed));
+            assert_eq!(took < slow, shadows, "{took:?}");
+        }
     }
 }

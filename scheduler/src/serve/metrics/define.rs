@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use prometheus::core::Collector;
 use prometheus::proto::MetricType;
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, exponential_buckets,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, exponential_buckets,
 };
 
 use super::histogram::{Export, Histograms};
@@ -83,6 +83,10 @@ impl Define {
     }
     pub fn counters(&mut self, name: &str, help: &str, labels: &[&str]) -> Made<IntCounterVec> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels), &[])
+    }
+    /// Counters of what need not be whole.
+    pub fn sums(&mut self, name: &str, help: &str, labels: &[&str]) -> Made<CounterVec> {
+        self.add(CounterVec::new(Opts::new(name, help), labels), &[])
     }
     pub fn gauge(&mut self, name: &str, help: &str) -> Made<IntGauge> {
         self.add(IntGauge::new(name, help), &[])

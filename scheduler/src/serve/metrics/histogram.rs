@@ -12,7 +12,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::define::Made;
-use super::lock;
+use berth_runtime::lock;
 
 /// A metric that is filled.
 pub struct Export {

@@ -13,14 +13,15 @@ mod define;
 mod histogram;
 pub mod reference;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_framework::profile::Profiles;
 use berth_runtime::apiclient::{Call, CallObserver};
+use berth_runtime::lock;
 use berth_runtime::workqueue::QueueObserver;
 use prometheus::core::Collector;
-use prometheus::{Encoder as _, IntGauge, TextEncoder};
+use prometheus::{Encoder as _, IntCounter, IntGauge, TextEncoder};
 
 use self::attempts::Attempts;
 use self::client::Client;
@@ -56,8 +57,10 @@ impl Metrics {
             cycles,
             core: CoreMetrics::new(&mut d)?,
             client: Client::new(&mut d)?,
-            config_valid: d
-                .gauge("berth_config_valid", "1 if the configuration as it is now can be used; 0: it was refused, the last good one is in force.")?,
+            config_valid: d.gauge(
+                "berth_config_valid",
+                "1 if the configuration as it is now can be used; 0: it was refused, deleted or can't be read, and the last good one is in force.",
+            )?,
             config_generation: d.gauge(
                 "berth_config_applied_generation",
                 "Which configuration is in force: the ConfigMap's resource version, or how many texts of the file have been.",
@@ -108,7 +111,7 @@ impl Metrics {
         self.config_generation.set(generation);
     }
 
-    /// A configuration was refused.
+    /// The configuration as it is now can't be used.
     pub fn config_refused(&self) {
         self.config_valid.set(0);
     }
@@ -129,9 +132,11 @@ impl QueueObserver for Metrics {
     }
 }
 
-/// A lock poisoned by a panicked holder is taken over: what it guards is whole between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Raises a counter to a total that is counted elsewhere. One scrape at a time: two that overlap must not both add what is missing.
+pub fn catch_up(counter: &IntCounter, total: u64) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = lock(&ONE_AT_A_TIME);
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 fn set(gauge: &IntGauge, value: usize) {
