@@ -6,11 +6,11 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/local/go/bin
 
 BERTH := $(CARGO_TARGET_DIR)/debug/berth
 # Always the whole workspace, so that every target shares one set of features and therefore one build.
-BUILD := cargo build --locked --workspace --bin berth
+BUILD := cargo build --locked --workspace --bin berth --bin runtimed
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver bench crds image chart docs controlplane cluster helm prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver e2e bench crds image chart docs controlplane cluster helm prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -48,6 +48,10 @@ apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" 
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
 
+e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, containerd), as root: the chart, the images, examples/ci-data-sharing
+	$(BUILD)
+	$(TEST) --test e2e -- --nocapture $(ARGS)
+
 bench: rust ## What a placement costs: fails above the promised limits of time and memory; then criterion, one world at a time
 	cargo run --locked --profile bench --package berth-benches --bin scaling
 	cargo bench --locked --package berth-benches
@@ -57,8 +61,8 @@ crds: rust ## Writes deploy/crds from the Rust types
 	mkdir -p deploy/crds
 	$(BERTH) crds --output deploy/crds
 
-image: rust ## Builds the container image with the local Docker engine; IMAGE names it, PROFILE=dev is quicker
-	deploy/image/build.sh $(IMAGE)
+image: rust ## Builds a container image with the local Docker engine: PROGRAM=berth or runtimed; IMAGE names it, PROFILE=dev is quicker
+	PROGRAM=$(PROGRAM) deploy/image/build.sh $(IMAGE)
 
 # Helm, and the CRDs of the Prometheus operator: once into the cache (about 3 minutes), then reused.
 helm:

@@ -28,6 +28,15 @@ if [ "${1:-}" != rust ]; then
   need promtool prometheus
   need chromium chromium
   need chromedriver chromium-driver
+  # A host to clone from over ssh.
+  need ssh-keygen openssh-client
+  need dropbear dropbear-bin
+  # The node of the e2e suite, and its images.
+  need containerd containerd
+  need runc runc
+  need ip iproute2
+  need busybox busybox-static
+  [ -x /usr/lib/cni/bridge ] || { missing+=("/usr/lib/cni/bridge"); packages+=(containernetworking-plugins); }
 fi
 if [ ${#missing[@]} -gt 0 ]; then
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -7,16 +7,14 @@ pub use read::{ReadRun, read_run};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use berth_api::constants::{
-    ANNOTATION_CAPACITY_PREFIX, ANNOTATION_WORKSPACE_AGENT, API_VERSION, DEFAULT_RUNS_CAPACITY, KIND_PERSISTENT_WORKSPACE, LABEL_RUNTIME, RESOURCE_RUNS,
-    run_condition,
-};
+use berth_api::capacity::Capacity;
+use berth_api::constants::{ANNOTATION_WORKSPACE_AGENT, API_VERSION, KIND_PERSISTENT_WORKSPACE, LABEL_RUNTIME, run_condition};
 use berth_api::duration::DurationError;
 use berth_api::message::bounded;
 use berth_api::run::{InvalidTerm, RetryPolicy, RunAffinityTerm};
 use berth_api::runtime_ready::PodSigns;
 use berth_api::selector::CompiledSelector;
-use berth_api::{PersistentWorkspace, Run, conditions, persistent_workspace, quantity, run};
+use berth_api::{PersistentWorkspace, Run, conditions, persistent_workspace, run};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -175,7 +173,7 @@ pub fn pod_object(pod: &Pod) -> Option<PodObject> {
     let runtime = meta.labels.as_ref()?.get(LABEL_RUNTIME)?;
     let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms } = PodSigns::of(pod);
     let annotations = meta.annotations.clone().unwrap_or_default();
-    let (capacity, bad_capacity) = capacity_of(&annotations);
+    let Capacity { resources, ignored } = Capacity::of(&annotations);
     Some(PodObject {
         key: key_of(meta),
         uid: Arc::from(meta.uid.as_deref().unwrap_or_default()),
@@ -186,31 +184,11 @@ pub fn pod_object(pod: &Pod) -> Option<PodObject> {
         terminating,
         heartbeat_true,
         probe_ms: probe_time_ms,
-        capacity: Arc::new(capacity),
-        bad_capacity,
+        capacity: Arc::new(resources.into_iter().map(|(resource, amount)| (Arc::from(resource), amount)).collect()),
+        bad_capacity: ignored,
         workspace_agent: annotations.contains_key(ANNOTATION_WORKSPACE_AGENT),
         annotations: Arc::new(annotations.into_iter().filter(|(k, _)| k != "kubectl.kubernetes.io/last-applied-configuration").collect()),
     })
-}
-
-/// Resource and value of capacity annotations that can't be used.
-type Ignored = Vec<(String, String)>;
-
-/// Capacity from annotations (decisions "Capacity"); what can't be used is returned beside it.
-fn capacity_of(annotations: &BTreeMap<String, String>) -> (BTreeMap<Arc<str>, i64>, Ignored) {
-    let mut capacity = BTreeMap::new();
-    let mut bad = Vec::new();
-    for (key, value) in annotations {
-        let Some(resource) = key.strip_prefix(ANNOTATION_CAPACITY_PREFIX).filter(|r| !r.is_empty()) else { continue };
-        match quantity::floor_integer(value) {
-            Ok(amount) => {
-                capacity.insert(Arc::from(resource), amount);
-            }
-            Err(_) => bad.push((resource.to_owned(), value.clone())),
-        }
-    }
-    capacity.entry(Arc::from(RESOURCE_RUNS)).or_insert(DEFAULT_RUNS_CAPACITY);
-    (capacity, bad)
 }
 
 /// A PersistentWorkspace from its API object.
@@ -317,24 +295,6 @@ mod tests {
                     assert_eq!((got, object.invalid), (None, Some(InvalidRun { reason: InvalidReason::InvalidResources, message })), "{requests}");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn capacity_is_floored_defaulted_or_ignored() {
-        for (annotations, expected, ignored) in [
-            (json!({}), "runs=2", ""),
-            (json!({"kruntimes.io/capacity.runs": "0"}), "runs=0", ""),
-            (json!({"kruntimes.io/capacity.runs": "4", "kruntimes.io/capacity.gpu": "1.9", "other": "1"}), "gpu=1 runs=4", ""),
-            (json!({"kruntimes.io/capacity.cpu": "1500m", "kruntimes.io/capacity.mem": "1Ki"}), "cpu=1 mem=1024 runs=2", ""),
-            (json!({"kruntimes.io/capacity.runs": "-1"}), "runs=2", "runs=-1"),
-            (json!({"kruntimes.io/capacity.gpu": "many", "kruntimes.io/capacity.": "1"}), "runs=2", "gpu=many"),
-        ] {
-            let pod = json!({"metadata": {"name": "p", "labels": {"runtime": "bash"}, "annotations": annotations}});
-            let object = pod_object(&serde_json::from_value(pod).unwrap()).unwrap();
-            let text = object.capacity.iter().map(|(name, amount)| format!("{name}={amount}")).collect::<Vec<_>>().join(" ");
-            let bad = object.bad_capacity.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-            assert_eq!((text.as_str(), bad.as_str()), (expected, ignored), "{annotations}");
         }
     }
 

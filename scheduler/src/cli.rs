@@ -8,7 +8,7 @@ use berth_framework::profile::Registry;
 use clap::{Parser, Subcommand};
 
 use crate::printable::Printable;
-use crate::{config, crds, explain, serve, simulate};
+use crate::{config, crds, explain, logs, serve, simulate};
 
 /// Everything went well.
 pub const EXIT_OK: u8 = 0;
@@ -38,6 +38,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Tells why a Run of a live cluster waits, or why it is where it is
     Explain(explain::ExplainArgs),
+    /// Prints the output of a Run
+    Logs(logs::LogsArgs),
     /// Checks and shows configurations, prints their schema
     Config(config::ConfigArgs),
     /// Prints the CustomResourceDefinitions of Run and PersistentWorkspace
@@ -100,6 +102,7 @@ fn command(args: impl IntoIterator<Item = OsString>, registry: Registry, streams
             .map_err(|error| (if error.is::<serve::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED }, error)),
         Command::Simulate(args) => simulate::run(&args, &registry, *input, *out, *err).map_err(|error| (EXIT_USAGE, error)),
         Command::Explain(args) => explain::run(&args, &registry, *out, *err).map_err(|error| (EXIT_USAGE, error)),
+        Command::Logs(args) => logs::run(&args, *out, *err).map_err(|error| (EXIT_FAILED, error)),
         Command::Config(args) => config::run(&args, &registry, *input, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_USAGE, error)),
         Command::Metrics => print_metrics(*out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),
         Command::Crds(args) => crds::run(&args, *out).map(|()| EXIT_OK).map_err(|error| (EXIT_FAILED, error)),

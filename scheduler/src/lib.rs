@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod crds;
 mod explain;
+mod logs;
 mod printable;
 pub mod serve;
 pub mod simulate;

@@ -12,6 +12,7 @@ use berth_tests::crds;
 use berth_tests::helm::{Helm, chart, documents, last_line_of, object, path};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::release::apply;
+use berth_tests::runtimed;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -59,8 +60,33 @@ fn value_sets() -> Vec<(&'static str, Value)> {
         ),
         ("open", json!({"metrics": {"secure": false, "serviceMonitor": {"enabled": true}}})),
         ("self-signed", json!({"metrics": {"serviceMonitor": {"enabled": true}}})),
+        ("runtimes", json!({"runtimes": runtimes(), "logging": {"format": "text"}})),
         ("nothing-beside", json!({"crds": {"install": false}, "rbac": {"create": false}, "serviceAccount": {"create": false, "name": "given"}})),
     ]
+}
+
+/// Runtime Pods: as little as can be said of them, and all that can be.
+fn runtimes() -> Value {
+    json!([
+        {"name": "bash"},
+        {
+            "name": "python",
+            "replicas": 3,
+            "capacity": {"runs": 4, "gpu": "2"},
+            "image": "python:3.13",
+            "imagePullPolicy": "Always",
+            "privilegeSeparation": false,
+            "user": 1000,
+            "workspace": {"emptyDir": {"sizeLimit": "10Gi"}},
+            "args": ["--run-pids-max=512", "--stop-grace=30s"],
+            "env": [{"name": "A", "value": "b"}],
+            "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}},
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+            "podLabels": {"team": "a"},
+            "podAnnotations": {"x": "y"},
+        },
+    ])
 }
 
 #[test]
@@ -113,6 +139,16 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"serviceAccount": {"create": false}}), "serviceAccount.name is needed"),
         (json!({"configuration": {"bindWorkers": 0}}), "/configuration/bindWorkers"),
         (json!({"nodeSelector": {"a": 1}}), "/nodeSelector/a"),
+        (json!({"runtimes": [{}]}), "/runtimes/0"),
+        (json!({"runtimes": [{"name": "Bash"}]}), "/runtimes/0/name"),
+        (json!({"runtimes": [{"name": "bash", "replicas": 0}]}), "/runtimes/0/replicas"),
+        (json!({"runtimes": [{"name": "bash", "capacity": {"runs": true}}]}), "/runtimes/0/capacity/runs"),
+        (json!({"runtimes": [{"name": "bash", "user": 0}]}), "/runtimes/0/user"),
+        (json!({"runtimes": [{"name": "bash", "privilegeSeparation": "no"}]}), "/runtimes/0/privilegeSeparation"),
+        (json!({"runtimes": [{"name": "bash", "workspace": {"emptyDir": {}, "hostPath": {}}}]}), "/runtimes/0/workspace"),
+        (json!({"runtimes": [{"name": "bash", "args": ["rm"]}]}), "/runtimes/0/args/0"),
+        (json!({"runtimes": [{"name": "bash", "command": ["sh"]}]}), "/runtimes/0"),
+        (json!({"runtimed": {"image": {"repository": ""}}}), "/runtimed/image/repository"),
     ];
     for (values, place) in rows {
         let Err(error) = helm.template("wrong", "berth", &values)? else { panic!("{values} was accepted") };
@@ -185,6 +221,8 @@ fn what_must_show_shows() -> Result<()> {
         assert_eq!(object(&objects, "ClusterRole", reader).is_some(), flag, "{name}");
     }
 
+    runtime_pods_show(&of("runtimes")?)?;
+
     let objects = of("nothing-beside")?;
     let kinds: BTreeSet<_> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
     assert_eq!(kinds, ["ConfigMap", "Deployment", "PodDisruptionBudget", "Service"].into());
@@ -224,6 +262,44 @@ fn alerts_link_to_the_runbook_where_its_readers_have_it() -> Result<()> {
         let name = alert["alert"].as_str().unwrap_or_default().to_lowercase();
         assert_eq!(alert["annotations"]["runbook_url"], format!("https://git.example.test/berth/docs/runbook.md#{name}"));
     }
+    }
+    Ok(())
+}
+
+fn runtime_pods_show(objects: &[Value]) -> Result<()> {
+    let rows = [
+        ("bash", 0, json!(["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"]), json!({"kruntimes.io/capacity.runs": "2"})),
+        ("python", 1000, Value::Null, json!({"kruntimes.io/capacity.runs": "4", "kruntimes.io/capacity.gpu": "2", "x": "y"})),
+    ];
+    for (runtime, user, added, annotations) in rows {
+        let template = &object(objects, "Deployment", &format!("berth-{runtime}")).context("no Deployment")?["spec"]["template"];
+        let (pod, container) = (&template["spec"], &template["spec"]["containers"][0]);
+        assert_eq!((&template["metadata"]["labels"]["runtime"], &template["metadata"]["annotations"]), (&json!(runtime), &annotations));
+        assert_eq!((&pod["securityContext"]["runAsUser"], &pod["serviceAccountName"]), (&json!(user), &json!("berth-runtimed")));
+        let security = &container["securityContext"];
+        assert_eq!((&security["allowPrivilegeEscalation"], &security["capabilities"]["drop"]), (&json!(false), &json!(["ALL"])));
+        assert_eq!(
+            security["readOnlyRootFilesystem"],
+            if runtime == "bash" { json!(true) } else { Value::Null },
+            "an image of the user's own writes where it likes"
+        );
+        assert_eq!((&security["capabilities"]["add"], container["args"].to_string().contains("--run-as=65532:65532")), (&added, user == 0), "{runtime}");
+    }
+    // The agent is put into a Runtime's own image.
+    let pod = &object(objects, "Deployment", "berth-python").context("no Deployment")?["spec"]["template"]["spec"];
+    let own = format!("runtimed:{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!((&pod["containers"][0]["image"], &pod["initContainers"][0]["image"]), (&json!("python:3.13"), &json!(own)));
+    assert_eq!(pod["containers"][0]["command"], json!(["/runtimed.bin/runtimed"]));
+
+    let elsewhere = json!({"runtimes": [{"name": "a", "namespace": "x"}, {"name": "1", "namespace": "2"}, {"name": "y", "namespace": "x"}]});
+    let objects = Helm::new()?.rendered("elsewhere", "berth", &elsewhere)?;
+    for kind in ["ServiceAccount", "Role", "RoleBinding"] {
+        let of_agents = objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == "berth-runtimed");
+        let namespaces: BTreeSet<_> = of_agents.filter_map(|object| object["metadata"]["namespace"].as_str()).collect();
+        assert_eq!(namespaces, ["2", "x"].into(), "{kind}: one per namespace, and none beside");
+    }
+    let runtime_of = |name: &str| object(&objects, "Deployment", name).map(|found| found["spec"]["selector"]["matchLabels"]["runtime"].clone());
+    assert_eq!((runtime_of("berth-1"), runtime_of("berth-y")), (Some(json!("1")), Some(json!("y"))), "text, whatever it looks like");
     Ok(())
 }
 
@@ -310,17 +386,19 @@ fn whole(value: Value) -> Value {
 }
 
 #[test]
-fn the_binary_takes_every_flag_and_the_profile_of_the_chart() -> Result<()> {
+fn the_binaries_take_every_flag_and_the_profile_of_the_chart() -> Result<()> {
     let helm = Helm::new()?;
-    let berth = berth::binary()?;
+    let (berth, runtimed) = (berth::binary()?, runtimed::binary()?);
     for (name, values) in value_sets() {
         let objects = helm.rendered(name, "berth", &values)?;
-        let deployment = objects.iter().find(|object| object["kind"] == "Deployment").context("no Deployment")?;
-        let args: Vec<&str> =
-            deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("no args")?.iter().filter_map(Value::as_str).collect();
-        // clap reads from left to right and fails at the first flag it does not know, before it comes to --help.
-        let output = Command::new(&berth).args(&args).arg("--help").output()?;
-        ensure!(output.status.success(), "{name}: berth {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
+        for deployment in objects.iter().filter(|object| object["kind"] == "Deployment") {
+            let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+            let args: Vec<&str> = container["args"].as_array().context("no args")?.iter().filter_map(Value::as_str).collect();
+            let program = if container["name"] == "runtimed" { &runtimed } else { &berth };
+            // clap reads from left to right and fails at the first flag it does not know, before it comes to --help.
+            let output = Command::new(program).args(&args).arg("--help").output()?;
+            ensure!(output.status.success(), "{name}: {} {}: {}", program.display(), args.join(" "), String::from_utf8_lossy(&output.stderr));
+        }
 
         let config = objects.iter().filter(|object| object["kind"] == "ConfigMap").find_map(|map| map["data"]["config.yaml"].as_str()).context("no profile")?;
         let file = helm.file(&format!("{name}-config.yaml"), config)?;

@@ -69,6 +69,23 @@ fn volume(from: &Path, to: &str) -> String {
     format!("{}:{to}:ro", from.display())
 }
 
+/// Where a container on the host's network finds the API server and its ServiceAccount, as every Pod does; `folder` is for its files.
+pub fn as_in_a_pod(engine: &Engine, plane: &ControlPlane, folder: &str, namespace: &str, token: &str) -> Result<Vec<String>> {
+    let authority = std::fs::read_to_string(plane.ca_file())?;
+    let account = engine.folder(folder, &[("token", token), ("namespace", namespace), ("ca.crt", &authority)])?;
+    let api_server: hyper::Uri = plane.url().parse()?;
+    let (address, port) = (api_server.host().context("no host")?, api_server.port_u16().context("no port")?);
+    // By a name, to see that a static binary with no file beside it resolves names.
+    let name = "kubernetes.default.svc";
+    Ok(vec![
+        "--network=host".to_owned(),
+        format!("--add-host={name}:{address}"),
+        format!("--env=KUBERNETES_SERVICE_HOST={name}"),
+        format!("--env=KUBERNETES_SERVICE_PORT={port}"),
+        format!("--volume={}", volume(&account, "/var/run/secrets/kubernetes.io/serviceaccount")),
+    ])
+}
+
 /// The container is what a kubelet would make of the chart's Pod, except that it shares the host's network to reach the API
 /// server: the ServiceAccount's token and the API server's address are where every Pod finds them.
 async fn it_serves_in_a_cluster(engine: &Engine) -> Result<()> {
@@ -78,23 +95,13 @@ async fn it_serves_in_a_cluster(engine: &Engine) -> Result<()> {
     let helm = Helm::new()?;
     let release = Release::install(&helm, plane, &json!({"watchNamespace": world.namespace})).await?;
 
-    let authority = std::fs::read_to_string(plane.ca_file())?;
-    let account = engine.folder("account", &[("token", &release.account.token), ("namespace", &release.namespace), ("ca.crt", &authority)])?;
-    let api_server: hyper::Uri = plane.url().parse()?;
-    let (address, server_port) = (api_server.host().context("no host")?, api_server.port_u16().context("no port")?);
+    let found = as_in_a_pod(engine, plane, "account", &release.namespace, &release.account.token)?;
     let port = free_port()?;
-    // By a name, to see that a static binary with no file beside it resolves names.
-    let name = "kubernetes.default.svc";
-    let known = format!("{name}:{address}");
-    let environment = [format!("KUBERNETES_SERVICE_HOST={name}"), format!("KUBERNETES_SERVICE_PORT={server_port}")];
-    let account = volume(&account, "/var/run/secrets/kubernetes.io/serviceaccount");
     let args = release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))]);
-    let mut all = vec!["run", "--detach", "--name=berth", "--network=host", "--add-host", &known];
+    let mut all = vec!["run", "--detach", "--name=berth"];
+    all.extend(found.iter().map(String::as_str));
     all.extend(LEAST);
-    for variable in &environment {
-        all.extend(["--env", variable]);
-    }
-    all.extend(["--volume", &account, IMAGE]);
+    all.push(IMAGE);
     all.extend(args.iter().map(String::as_str));
     engine.run(&all)?;
 

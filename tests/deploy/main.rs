@@ -1,7 +1,10 @@
 //! The suite of deploy/: the chart, rendered, linted and applied to a real API server; the rights it grants; the image on a real
-//! engine; rules and dashboards on a real Prometheus.
+//! engine, both programs'; rules and dashboards on a real Prometheus.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
 
+#[path = "../apiserver/runtimed_world.rs"]
+#[allow(dead_code, reason = "each suite uses its part of the world")]
+mod agents;
 mod chart;
 mod engine;
 mod image;
@@ -9,6 +12,8 @@ mod live;
 mod privilege;
 mod prometheus;
 mod rules;
+mod runtimed;
 #[path = "../apiserver/serve_world.rs"]
 #[allow(dead_code, reason = "each suite uses its part of the world")]
 mod world;
+use world as serve_world;

@@ -26,6 +26,10 @@ pub const ADMIN: &str = "token-of-admin";
 pub const BERTH: &str = "token-of-berth";
 /// Token of `nobody`, whom nothing is allowed until a binding says so.
 pub const NOBODY: &str = "token-of-nobody";
+/// Token of the kubelet of node `n1`.
+pub const NODE: &str = "token-of-node";
+/// Token of kube-scheduler.
+pub const SCHEDULER: &str = "token-of-scheduler";
 const CONTROLLER_MANAGER: &str = "token-of-controller-manager";
 
 /// How a control plane is started.
@@ -34,6 +38,8 @@ pub struct Options {
     /// Whether kube-controller-manager runs: Jobs, owner references, namespace deletion, default ServiceAccounts. Only
     /// then is the ServiceAccount admission plugin on, which would refuse every Pod otherwise.
     pub controller_manager: bool,
+    /// Whether a real [node](crate::node) will join: it is authorized as a node, and services have the addresses that lead to it.
+    pub node: bool,
     /// Further flags of kube-apiserver.
     pub api_server_args: Vec<String>,
     /// Further flags of kube-controller-manager.
@@ -100,7 +106,8 @@ impl ControlPlane {
             "tokens.csv",
             format!(
                 "{ADMIN},admin,admin,system:masters\n{BERTH},berth,berth,system:masters\n{NOBODY},nobody,nobody\n\
-                 {CONTROLLER_MANAGER},system:kube-controller-manager,controller-manager\n"
+                 {CONTROLLER_MANAGER},system:kube-controller-manager,controller-manager\n\
+                 {NODE},system:node:n1,node,system:nodes\n{SCHEDULER},system:kube-scheduler,scheduler\n"
             ),
         )?;
         let plane = Self { options, binaries, port: free_port()?, etcd_port: free_port()?, pki, processes: Mutex::default(), scratch };
@@ -142,8 +149,7 @@ impl ControlPlane {
             .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
             .arg(format!("--secure-port={}", self.port))
             .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-            .args(["--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24"])
-            .args(["--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc"])
+            .args(["--endpoint-reconciler-type=none", "--service-account-issuer=https://kubernetes.default.svc"])
             .arg(flag("--cert-dir", &self.path("certs")))
             .arg(flag("--tls-cert-file", &self.pki.server))
             .arg(flag("--tls-private-key-file", &self.pki.server_key))
@@ -153,6 +159,12 @@ impl ControlPlane {
             .arg(flag("--audit-policy-file", &self.path("audit.yaml")))
             .arg(flag("--audit-log-path", &self.path("audit.log")))
             .args(["--audit-log-mode=blocking", "--audit-log-maxsize=100000"]);
+        if self.options.node {
+            command.args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--kubelet-preferred-address-types=InternalIP"]);
+            command.arg(format!("--service-cluster-ip-range={}", crate::node::SERVICES));
+        } else {
+            command.args(["--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24"]);
+        }
         if !self.options.controller_manager {
             command.arg("--disable-admission-plugins=ServiceAccount");
         }
@@ -233,6 +245,12 @@ impl ControlPlane {
         format!("https://127.0.0.1:{}", self.port)
     }
 
+    /// Its loopback port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// The authority that signed the API server's certificate, a PEM file.
     #[must_use]
     pub fn ca_file(&self) -> &Path {
@@ -311,6 +329,12 @@ impl ControlPlane {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         accounts.create(&PostParams::default(), &account).await?;
+        self.token_of(namespace, name).await
+    }
+
+    /// A token of a ServiceAccount that is there.
+    pub async fn token_of(&self, namespace: &str, name: &str) -> Result<String> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.admin()?, namespace);
         let spec = TokenRequestSpec { expiration_seconds: Some(3600), ..TokenRequestSpec::default() };
         let request = TokenRequest { spec: Some(spec), ..TokenRequest::default() };
         let answer = accounts.create_token_request(name, &PostParams::default(), &request).await?;
@@ -346,7 +370,7 @@ pub fn checkout() -> &'static Path {
 }
 
 /// The folder that holds the control plane's binaries: `KUBEBUILDER_ASSETS`, or the cache that build.sh fills.
-fn binaries(names: &[&str]) -> Result<PathBuf> {
+pub(crate) fn binaries(names: &[&str]) -> Result<PathBuf> {
     let output = Command::new(checkout().join("tests/controlplane/build.sh"))
         .args(names)
         .stdin(Stdio::null())

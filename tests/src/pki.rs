@@ -32,7 +32,8 @@ impl Pki {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
 
-        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc"].map(str::to_owned);
+        // The last is where Pods of a test node find it.
+        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", &crate::node::API_SERVER.to_string()].map(str::to_owned);
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         let server_key = KeyPair::generate()?;

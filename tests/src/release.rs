@@ -35,18 +35,25 @@ impl Account {
         let objects: Vec<Value> = serde_json::from_str(&rights()?.replace(SOMEWHERE, namespace))?;
         Self::install(plane, namespace, &objects).await
     }
+
+    /// The account of the agents of that release.
+    pub async fn of_agents(plane: &ControlPlane, namespace: &str) -> Result<Self> {
+        let name = format!("{RELEASE}-runtimed");
+        let token = plane.token_of(namespace, &name).await?;
+        Ok(Self { user: format!("system:serviceaccount:{namespace}:{name}"), token })
+    }
 }
 
 /// Stands for the namespace in what is rendered once for all.
 const SOMEWHERE: &str = "namespace-of-the-release";
 
-/// The chart's ServiceAccount, roles and bindings, as JSON. What is of no namespace gets a name of its own.
+/// The chart's ServiceAccounts, roles and bindings, as JSON. What is of no namespace gets a name of its own.
 fn rights() -> Result<&'static str> {
     static RIGHTS: OnceLock<String> = OnceLock::new();
     if let Some(rights) = RIGHTS.get() {
         return Ok(rights);
     }
-    let values = json!({"watchNamespace": SOMEWHERE, "crds": {"install": false}});
+    let values = json!({"watchNamespace": SOMEWHERE, "crds": {"install": false}, "runtimes": [{"name": "bash"}]});
     let mut objects = Helm::new()?.rendered("rights", SOMEWHERE, &values)?;
     let is_right = |kind: &str| matches!(kind, "ServiceAccount" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding");
     objects.retain(|object| object["kind"].as_str().is_some_and(is_right));

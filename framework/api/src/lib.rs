@@ -3,6 +3,7 @@
 //! Pure: no client, no clock, no I/O. What the wire looks like is fixed by the specification
 //! (Run workspace reference and affinity) and by what the neighbours do today (the reference); every rule says which.
 
+pub mod capacity;
 pub mod conditions;
 pub mod constants;
 pub mod crds;

@@ -25,7 +25,8 @@ use crate::open_enum::open_enum;
     printcolumn = r#"{"name":"Bound Pod","type":"string","jsonPath":".status.boundPod"}"#,
     printcolumn = r#"{"name":"Available","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Available\")].status"}"#,
     printcolumn = r#"{"name":"Last Used","type":"date","priority":1,"jsonPath":".status.lastUsedTime"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    selectable = ".status.boundPod"
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PersistentWorkspaceSpec {

@@ -93,6 +93,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- define "berth.runtimedLabels" -}}
+app.kubernetes.io/name: runtimed
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/component: runtime
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "berth.runtimedImage" -}}
+{{- with .Values.runtimed.image -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The BerthConfiguration of the ConfigMap: the values, with requireWorkspaceAgent for each profile that leaves it open. */}}
 {{- define "berth.configuration" -}}
 {{- $configuration := deepCopy (default dict .Values.configuration) -}}

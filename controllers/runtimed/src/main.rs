@@ -1,0 +1,5 @@
+//! The `runtimed` binary.
+
+fn main() -> std::process::ExitCode {
+    berth_runtimed::main()
+}
