@@ -35,6 +35,15 @@ impl Diagnosis {
         let rows = self.rejections.iter().enumerate().filter(|(at, row)| *at == 0 || self.rejections[at - 1].plugin != row.plugin);
         alone.into_iter().chain(rows.map(|(_, row)| row.plugin))
     }
+
+    /// Codes of all its reasons, each once, in alphabetical order.
+    pub fn codes(&self) -> Vec<&'static str> {
+        let refused = self.refused.iter().map(|(_, rejection)| rejection.reason.code);
+        let mut codes: Vec<_> = self.rejections.iter().map(|row| row.rejection.reason.code).chain(refused).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        codes
+    }
 }
 
 /// One row of a [`Diagnosis`].

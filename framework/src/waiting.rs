@@ -175,6 +175,12 @@ impl Waiting {
         self.by_run.keys().copied()
     }
 
+    /// How many members of its class are older than a waiting Run, and how many there are.
+    pub fn position(&self, run: RunId, entry: &RunEntry) -> Option<(usize, usize)> {
+        let class = self.classes.get(self.by_run.get(&run)?)?;
+        Some((class.members.range(..age(entry)).count(), class.members.len()))
+    }
+
     /// Files a Run that was just rejected.
     pub fn insert(&mut self, cache: &Cache, profile: &Profile, run: RunId, entry: &RunEntry, scope: Scope, wants: Wants) {
         let key = ClassKey::of(cache, profile, run, entry);

@@ -14,7 +14,7 @@ use crate::{config, crds, explain, logs, serve, simulate};
 pub const EXIT_OK: u8 = 0;
 /// `berth simulate --require-placed` did not place every Run; `berth serve` failed while running; a result can't be written.
 pub const EXIT_FAILED: u8 = 1;
-/// The command line, a configuration or an input can't be read.
+/// The command line, a configuration or an input can't be read; `berth explain` can't ask the cluster, or a server that was named.
 pub const EXIT_USAGE: u8 = 2;
 
 #[derive(Debug, Parser)]
@@ -23,7 +23,8 @@ pub const EXIT_USAGE: u8 = 2;
     version,
     about = "Places Runs onto warm Runtime Pods",
     long_about = "Places Runs onto warm Runtime Pods: a scheduler in the manner of kube-scheduler for kruntimes.io.\n\n\
-        `berth serve` does so on a cluster; `berth simulate` shows on manifests what it would do, and why."
+        `berth serve` does so on a cluster; `berth explain` tells why a Run waits there; `berth simulate` shows on manifests what would be \
+        done, and why."
 )]
 struct Cli {
     #[command(subcommand)]

@@ -7,6 +7,8 @@ mod binder_life;
 mod config_live;
 mod endpoint;
 mod explain;
+mod explain_queue;
+mod explain_rules;
 mod informer;
 mod leader_election;
 mod metric_rows;

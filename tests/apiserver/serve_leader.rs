@@ -61,7 +61,7 @@ impl Candidate {
     /// Placements that it has decided and not seen confirmed yet.
     async fn decided(&self) -> Result<u64> {
         let (_, queue) = self.berth.get("/debug/queue").await?;
-        serde_json::from_str::<Value>(&queue)?["writes"][0].as_u64().with_context(|| queue)
+        serde_json::from_str::<Value>(&queue)?["writes"]["placements"].as_u64().with_context(|| queue)
     }
 
     /// When it first places something.

@@ -364,3 +364,8 @@ pub fn condition(run: &Run, kind: &str) -> Option<(String, String, String)> {
     let conditions = &run.status.as_ref()?.conditions;
     conditions.iter().find(|c| c.type_ == kind).map(|c| (c.status.clone(), c.reason.clone(), c.message.clone()))
 }
+
+/// Since when a condition has its status.
+pub fn condition_since(run: &Run, kind: &str) -> Option<Timestamp> {
+    run.status.as_ref()?.conditions.iter().find(|c| c.type_ == kind).map(|c| c.last_transition_time.0)
+}

@@ -167,6 +167,38 @@ async fn a_bad_request_ends_its_run_alone() -> Result<()> {
     world.placed_on("good", "p").await
 }
 
+/// Condition, message and Event tell the same, of the last attempt: other reasons are another Event, other numbers are not.
+#[tokio::test]
+async fn an_event_tells_the_reasons_of_the_last_attempt() -> Result<()> {
+    let world = World::new("writes-reasons").await?;
+    let _berth = world.berth().await?;
+    world.run(run("waits").request("runs", 3)).await?;
+    let none = world.waits("waits", &["no Pod has label runtime=bash"]).await?;
+    let told = |message: &str| ("Warning".to_owned(), format!("Unschedulable: {message}"));
+    until("the first Event", PATIENCE, || async { Ok((world.events("waits", "FailedScheduling").await? == [told(&none)]).then_some(())) }).await?;
+    // Its own labels make it be tried; the Pod is too small.
+    let tries = |value: &str| json!({"metadata": {"labels": {"try": value}}});
+    world.pod("p", "bash", &[("runs", "2")]).await?;
+    world.patch_run("waits", tries("1")).await?;
+    let one = world.waits("waits", &["0/1 fit: 1 insufficient runs"]).await?;
+    let both = async || {
+        let mut events = world.events("waits", "FailedScheduling").await?;
+        events.sort();
+        let mut expected = [told(&none), told(&one)];
+        expected.sort();
+        Ok((events == expected).then_some(()))
+    };
+    until("the second Event", PATIENCE, &both).await?;
+    world.pod("q", "bash", &[("runs", "2")]).await?;
+    world.patch_run("waits", tries("2")).await?;
+    world.waits("waits", &["0/2 fit: 2 insufficient runs"]).await?;
+    // An Event that came of it would be there before this one.
+    world.run(run("last")).await?;
+    world.event("last", "Scheduled").await?;
+    ensure!(both().await?.is_some(), "other numbers are no other reasons: {:?}", world.events("waits", "FailedScheduling").await?);
+    Ok(())
+}
+
 /// A message is written once, and again only when an attempt of that Run changed it.
 #[tokio::test]
 async fn what_others_do_does_not_rewrite_messages() -> Result<()> {

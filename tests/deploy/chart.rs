@@ -262,7 +262,6 @@ fn alerts_link_to_the_runbook_where_its_readers_have_it() -> Result<()> {
         let name = alert["alert"].as_str().unwrap_or_default().to_lowercase();
         assert_eq!(alert["annotations"]["runbook_url"], format!("https://git.example.test/berth/docs/runbook.md#{name}"));
     }
-    }
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use berth_framework::core::{AttemptResult, Effect, FLUSH_EVERY_MS, Standing, WriteOutcome};
 use berth_framework::model::{InvalidReason, InvalidRun, Phase, RunObject};
+use berth_framework::plugin::WakeCause;
 
 use crate::stage::{RunExt as _, Stage, active, key, pod, run};
 
@@ -37,6 +38,37 @@ fn while_nothing_may_be_placed_the_alarm_is_silent() {
     assert_eq!(stage.core.next_wake_ms(), Some(0));
     assert_eq!(stage.work().len(), 1, "b is tried, and nobody else");
     assert_eq!(stage.core.next_wake_ms(), Some(stage.now.mono_ms + 1_000), "its message");
+}
+
+#[test]
+fn it_is_known_how_many_go_before_a_run_and_what_it_was_tried_for() {
+    let mut stage = Stage::new();
+    stage.core.stop_placing();
+    for (name, created) in [("b", 2), ("a", 1), ("c", 3)] {
+        stage.run(run(name).created(created));
+    }
+    let positions = |stage: &Stage| ["a", "b", "c"].map(|name| stage.core.position(&key(name)).map(|place| (place.before, place.of)));
+    let in_order = [Some((0, 3)), Some((1, 3)), Some((2, 3))];
+    assert_eq!(positions(&stage), in_order, "to be tried");
+    stage.core.start_placing();
+    stage.pass(10);
+    stage.work();
+    let first = stage.now.mono_ms;
+    stage.run(run("bigger").created(0).requests(&[("runs", 2)]));
+    stage.work();
+    assert_eq!(positions(&stage), in_order, "of those that ask for the same");
+    assert_eq!(stage.core.position(&key("bigger")).map(|place| (place.before, place.of)), Some((0, 1)));
+    let queued = |stage: &Stage| stage.core.queued(&key("b")).expect("known");
+    assert_eq!((queued(&stage).standing, queued(&stage).attempts, queued(&stage).cause), (Standing::Waiting, 1, None));
+    stage.pass(5);
+    stage.run(run("b").created(2).labels(&[("x", "y")]));
+    stage.work();
+    let again = queued(&stage);
+    assert_eq!((again.attempts, again.cause, again.alarm), (2, Some(WakeCause::OwnLabelsChanged), false));
+    assert_eq!((again.attempted_ms, again.waiting_since_ms), (Some(stage.now.mono_ms), Some(first)));
+    stage.pod(pod("p", 1));
+    assert_eq!(stage.placed(), ["a@p"]);
+    assert_eq!((stage.core.position(&key("a")), stage.core.queued(&key("a")).map(|queued| queued.standing)), (None, Some(Standing::Assumed)));
 }
 
 #[test]

@@ -24,7 +24,8 @@ impl Core {
         let object = entry.object.clone();
         let record = self.records.get_mut(&id)?;
         record.attempts = record.attempts.saturating_add(1);
-        let (cause, flush, attempts, queued_ms) = (record.cause.take(), record.flush, record.attempts, record.queued_ms);
+        record.attempted_ms = Some(now.mono_ms);
+        let (cause, flush, attempts, queued_ms) = (record.cause, record.flush, record.attempts, record.queued_ms);
         let done = |result| Some(Attempt { key: object.key.clone(), uid: object.uid.clone(), result, cause, attempts, queued_ms, shadows: Vec::new() });
         if object.cancel_requested {
             self.terminate(id, &object, "Cancelled", reason::CANCELLED, "cancelled by user".into());

@@ -56,6 +56,8 @@ pub enum Effect {
         run: RunRef,
         /// Condition reason and message.
         shown: Shown,
+        /// Codes of the reasons behind it, each once, in alphabetical order.
+        codes: Arc<[&'static str]>,
     },
     /// End a Run that can't or must not be placed.
     Terminate {
@@ -185,6 +187,34 @@ pub enum Standing {
     Idle,
 }
 
+/// Where a Run that is to be placed stands in the queue, and how it came there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queued {
+    /// Where it stands.
+    pub standing: Standing,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// When it was last tried, monotonic milliseconds.
+    pub attempted_ms: Option<u64>,
+    /// Since when it waits, monotonic milliseconds: from the first attempt that found no Pod.
+    pub waiting_since_ms: Option<u64>,
+    /// Why it was last queued; `None`: it was new, or [`Queued::alarm`].
+    pub cause: Option<WakeCause>,
+    /// It was the alarm flush that queued it last.
+    pub alarm: bool,
+    /// When its back-off is over, monotonic milliseconds.
+    pub until_ms: Option<u64>,
+}
+
+/// A Run's place among those it competes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// So many go first.
+    pub before: usize,
+    /// Of so many, itself included: Runs to be tried, or waiting Runs that ask for the same.
+    pub of: usize,
+}
+
 /// Counters, only ever growing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -258,8 +288,19 @@ pub struct PodExplanation {
     pub fits: bool,
     /// Plugin name and its rejection, `None` = passes; in profile order.
     pub verdicts: Vec<(&'static str, Option<Rejection>)>,
-    /// Resources that do not fit, and by how many units.
-    pub short: Vec<(Arc<str>, i128)>,
+    /// Resources that do not fit.
+    pub short: Vec<Short>,
+}
+
+/// A resource of which a Pod has too little left for a Run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Short {
+    /// The resource.
+    pub resource: Arc<str>,
+    /// How many units are missing.
+    pub missing: i128,
+    /// How many the Pod advertises; 0 of `runs` is a drain.
+    pub capacity: i64,
 }
 
 /// What would become of a Run if it were tried now, without trying it.

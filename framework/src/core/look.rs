@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::messages;
-use super::{Core, Explanation, Judgement, PodExplanation, QueueLengths, Sizes, Standing, Stats};
+use super::{Core, Explanation, Judgement, PodExplanation, Position, QueueLengths, Queued, Short, Sizes, Standing, Stats};
 use crate::cache::{Counts, Place, WorkCounters};
 use crate::cycle::{Diagnosis, Outcome};
 use crate::evaluate::{Ask, Depth, prepare};
@@ -24,6 +23,31 @@ impl Core {
     pub fn standing(&self, key: &ObjectKey) -> Option<Standing> {
         let id = self.cache.run_id(key)?;
         self.records.get(&id).map(|record| record.standing)
+    }
+
+    /// Where a Run stands and how it came there; `None` if it is not to be placed.
+    pub fn queued(&self, key: &ObjectKey) -> Option<Queued> {
+        let id = self.cache.run_id(key)?;
+        let record = self.records.get(&id)?;
+        Some(Queued {
+            standing: record.standing,
+            attempts: record.attempts,
+            attempted_ms: record.attempted_ms,
+            waiting_since_ms: record.waiting_since_ms,
+            cause: record.cause,
+            alarm: record.flush,
+            until_ms: self.backoff.get(&id).copied(),
+        })
+    }
+
+    /// How many go before a Run that is to be tried, or that waits; `None` of any other. Costs O(those it competes with).
+    pub fn position(&self, key: &ObjectKey) -> Option<Position> {
+        let id = self.cache.run_id(key)?;
+        if let Some(own) = self.active.get_priority(&id) {
+            return Some(Position { before: self.active.iter().filter(|(_, other)| *other > own).count(), of: self.active.len() });
+        }
+        let (before, of) = self.waiting.position(id, self.cache.run(id)?)?;
+        Some(Position { before, of })
     }
 
     /// The Pod name a Run is counted on, assumed or active.
@@ -64,7 +88,7 @@ impl Core {
             let short = run.requests().filter_map(|(resource, request)| {
                 let room = view.room(resource);
                 let missing = room.used + i128::from(request) - i128::from(room.capacity);
-                (missing > 0).then(|| (Arc::from(resource), missing))
+                (missing > 0).then(|| Short { resource: Arc::from(resource), missing, capacity: room.capacity })
             });
             pods.push(PodExplanation { pod: view.name().clone(), fits, verdicts, short: short.collect() });
         }
@@ -73,16 +97,15 @@ impl Core {
     }
 
     /// What would become of a Run if it were tried now; nothing changes. Costs O(Pods).
-    pub fn judge(&mut self, key: &ObjectKey) -> Option<Judgement> {
+    pub fn judge(&mut self, key: &ObjectKey, now: Now) -> Option<Judgement> {
         let id = self.cache.run_id(key)?;
         let entry = self.cache.run(id)?;
-        let runtime = entry.object.runtime.clone();
-        let profile = self.profiles.of(&runtime).clone();
+        let profile = self.profiles.of(&entry.object.runtime).clone();
         match self.cycle.attempt(&self.cache, &profile, entry, usize::MAX, &mut ()).0 {
             Outcome::Fits(_) => Some(Judgement { ranked: self.cycle.rank_all(&self.cache, &profile, entry), diagnosis: None, shown: None }),
             Outcome::Waits(wait) => {
-                let shown = messages::shown(&profile, &wait.diagnosis, &runtime, None);
-                Some(Judgement { ranked: Vec::new(), diagnosis: Some(wait.diagnosis), shown: Some(shown) })
+                let shown = self.text_of(id, &wait.diagnosis, now);
+                Some(Judgement { ranked: Vec::new(), diagnosis: Some(wait.diagnosis), shown })
             }
         }
     }

@@ -23,7 +23,7 @@ pub(super) struct Namespace {
 }
 
 /// What a Run that waits for this is told.
-pub(super) fn shown(profile: &Profile, diagnosis: &Diagnosis, runtime: &str, stuck: Option<&str>) -> Shown {
+fn shown(profile: &Profile, diagnosis: &Diagnosis, runtime: &str, stuck: Option<&str>) -> Shown {
     let reason = diagnosis.refused.as_ref().and_then(|(plugin, _)| profile.refusal_reason(plugin)).unwrap_or(reason::UNSCHEDULABLE);
     Shown { reason: Arc::from(reason), message: Arc::from(diagnosis::message(diagnosis, runtime, stuck)) }
 }
@@ -60,16 +60,22 @@ impl Core {
             return;
         }
         record.message_in_flight = true;
+        let codes = record.diagnosis.as_ref().map(|diagnosis| diagnosis.codes()).unwrap_or_default().into();
         let write = self.write(id, &object.uid, Kind::Waiting(desired.clone()));
-        self.effects.push(Effect::SetWaiting { write, run: reference(&object), shown: desired });
+        self.effects.push(Effect::SetWaiting { write, run: reference(&object), shown: desired, codes });
         self.stats.messages += 1;
     }
 
     pub(super) fn waiting_text(&mut self, id: RunId, now: Now) -> Option<Shown> {
-        let object = self.cache.run(id)?.object.clone();
         let diagnosis = self.records.get(&id)?.diagnosis.clone()?;
+        self.text_of(id, &diagnosis, now)
+    }
+
+    /// What the Run shows if it waits for this.
+    pub(super) fn text_of(&mut self, id: RunId, diagnosis: &Diagnosis, now: Now) -> Option<Shown> {
+        let object = self.cache.run(id)?.object.clone();
         let stuck = if object.affinity.required.is_empty() { None } else { self.stuck_text(id, &object.key.namespace, now) };
-        Some(shown(self.profiles.of(&object.runtime), &diagnosis, &object.runtime, stuck.as_deref()))
+        Some(shown(self.profiles.of(&object.runtime), diagnosis, &object.runtime, stuck.as_deref()))
     }
 
     fn stuck_text(&mut self, id: RunId, namespace: &Arc<str>, now: Now) -> Option<Arc<str>> {

@@ -50,9 +50,11 @@ struct Record {
     /// Grows whenever the record starts anew, so that old timers miss.
     stamp: u64,
     attempts: u32,
+    attempted_ms: Option<u64>,
     errors: u32,
     queued_ms: u64,
     waiting_since_ms: Option<u64>,
+    /// Why it was last queued, by an event or by the alarm flush.
     cause: Option<WakeCause>,
     flush: bool,
     open: Option<OpenId>,
@@ -79,6 +81,7 @@ impl Record {
             standing: Standing::Idle,
             stamp,
             attempts: 0,
+            attempted_ms: None,
             errors: 0,
             queued_ms: now.mono_ms,
             waiting_since_ms: None,

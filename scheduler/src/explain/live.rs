@@ -1,13 +1,11 @@
 //! Reads what explaining a Run needs from a live cluster, with the caller's own rights.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use anyhow::{Context, bail};
+use berth_api::constants::LABEL_RUNTIME;
 use berth_api::{PersistentWorkspace, Run, decode};
 use berth_framework::from_api;
 use berth_framework::model::{PodObject, RunObject, WorkspaceObject};
-use berth_runtime::apiclient::{CallError, CallObserver, Limits, connect};
+use berth_runtime::apiclient::CallError;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -31,27 +29,20 @@ pub struct Live {
     pub warnings: Vec<String>,
 }
 
-struct Unobserved;
-impl CallObserver for Unobserved {
-    fn called(&self, _call: &berth_runtime::apiclient::Call<'_>) {}
-}
-
 /// Reads the cluster.
 ///
 /// # Errors
 /// The cluster can't be reached, or the Run can't be read.
-pub async fn read(kubeconfig: Option<&Path>, namespace: Option<&str>, name: &str) -> anyhow::Result<Live> {
-    let client = connect(kubeconfig, Limits::default(), Arc::new(Unobserved)).await?;
-    let namespace = namespace.map_or_else(|| client.default_namespace().to_owned(), ToOwned::to_owned);
+pub async fn read(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Live> {
     let mut warnings = Vec::new();
-    let stored = runs(&client, &namespace).get_opt(name).await.map_err(CallError::from).with_context(|| format!("cannot get Run {namespace}/{name}"))?;
+    let stored = runs(client, namespace).get_opt(name).await.map_err(CallError::from).with_context(|| format!("cannot get Run {namespace}/{name}"))?;
     let Some(stored) = stored else { bail!("Run {namespace}/{name} not found") };
     let run = decode::run(serde_json::to_value(stored)?)?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let params = ListParams::default().labels(&format!("runtime={}", run.spec.runtime)).limit(PAGE);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default().labels(&format!("{LABEL_RUNTIME}={}", run.spec.runtime)).limit(PAGE);
     let pods = pages(&pods, params).await.context("cannot list Pods")?.iter().filter_map(from_api::pod_object).collect();
     let mut others = Vec::new();
-    for other in pages(&runs(&client, &namespace), ListParams::default().limit(PAGE)).await.context("cannot list Runs")? {
+    for other in pages(&runs(client, namespace), ListParams::default().limit(PAGE)).await.context("cannot list Runs")? {
         let uid = other.uid();
         match from_api::read_run(serde_json::to_value(other)?) {
             Ok(_) if uid == run.metadata.uid => {}
@@ -67,7 +58,7 @@ pub async fn read(kubeconfig: Option<&Path>, namespace: Option<&str>, name: &str
     let workspace = match &run.spec.workspace {
         None => None,
         Some(named) => {
-            let api: Api<PersistentWorkspace> = Api::namespaced(client, &namespace);
+            let api: Api<PersistentWorkspace> = Api::namespaced(client.clone(), namespace);
             let found = api
                 .get_opt(&named.name)
                 .await
@@ -83,7 +74,7 @@ fn runs(client: &Client, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Run>(&()))
 }
 
-async fn pages<K>(api: &Api<K>, mut params: ListParams) -> Result<Vec<K>, CallError>
+pub(super) async fn pages<K>(api: &Api<K>, mut params: ListParams) -> Result<Vec<K>, CallError>
 where
     K: Clone + std::fmt::Debug + Resource + serde::de::DeserializeOwned,
 {

@@ -1,6 +1,7 @@
 //! Kubernetes Events of the scheduler: what happened to a Run, for `kubectl describe`; bounded and off the critical path.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex};
 
 use berth_api::Run;
@@ -12,12 +13,12 @@ use berth_runtime::events::{EventType, Occurrence, Recorder, Regarding};
 use berth_runtime::informer::{Change, Informer};
 use berth_runtime::lock;
 use k8s_openapi::api::core::v1::Pod;
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
 
 use super::dispatch::intent::{What, assigned_message};
 use super::objects::store_key;
 
-/// (Run, reason) pairs remembered, so that each gets one FailedScheduling Event.
+/// Runs of which it is remembered what their last FailedScheduling Event told.
 const TOLD_MAX: usize = 8_192;
 
 /// Publishes the scheduler's Events; clones share what was told.
@@ -28,24 +29,25 @@ pub struct Announcer {
     told: Arc<Mutex<Told>>,
 }
 
+/// Codes of the reasons that were told last, by UID.
 #[derive(Default)]
 struct Told {
-    pairs: FxHashSet<(Arc<str>, Arc<str>)>,
-    order: VecDeque<(Arc<str>, Arc<str>)>,
+    last: FxHashMap<Arc<str>, Arc<[&'static str]>>,
+    order: VecDeque<Arc<str>>,
 }
 
 impl Told {
-    /// `true` the first time (as far as remembered).
-    fn first(&mut self, uid: &Arc<str>, reason: &Arc<str>) -> bool {
-        let pair = (uid.clone(), reason.clone());
-        if !self.pairs.insert(pair.clone()) {
-            return false;
-        }
-        self.order.push_back(pair);
+    /// `true` if a Run was not told this last (as far as remembered).
+    fn is_news(&mut self, uid: &Arc<str>, codes: &Arc<[&'static str]>) -> bool {
+        match self.last.entry(uid.clone()) {
+            Entry::Occupied(mut last) => return last.insert(codes.clone()) != *codes,
+            Entry::Vacant(first) => first.insert(codes.clone()),
+        };
+        self.order.push_back(uid.clone());
         if self.order.len() > TOLD_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.pairs.remove(&oldest);
+            self.last.remove(&oldest);
         }
         true
     }
@@ -70,10 +72,10 @@ impl Announcer {
         self.publish(run, EventType::Normal, "Scheduled", note);
     }
 
-    /// A Run waits; told once per Run and reason.
-    pub fn failed_scheduling(&self, run: &RunRef, shown: &Shown) {
-        let first = lock(&self.told).first(&run.uid, &shown.reason);
-        if first {
+    /// A Run shows that it waits; told whenever the reasons are others than those told last, not when only their numbers are.
+    pub fn failed_scheduling(&self, run: &RunRef, shown: &Shown, codes: &Arc<[&'static str]>) {
+        let news = lock(&self.told).is_news(&run.uid, codes);
+        if news {
             self.publish(run, EventType::Warning, "FailedScheduling", format!("{}: {}", shown.reason, shown.message));
         }
     }
@@ -88,7 +90,7 @@ impl Announcer {
     pub fn not_written(&self, run: &RunRef, what: &What, error: &CallError) {
         let (reason, intended) = match what {
             What::Bind { pod, .. } => ("FailedBinding", assigned_message(pod)),
-            What::Waiting(shown) => ("FailedScheduling", shown.message.to_string()),
+            What::Waiting { shown, .. } => ("FailedScheduling", shown.message.to_string()),
             What::Terminate { message, reason, .. } => (*reason, message.to_string()),
         };
         self.publish(run, EventType::Warning, reason, format!("{intended}; the API server does not store it: {error}"));
@@ -129,17 +131,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_and_reason_are_told_once_and_only_so_many_are_remembered() {
+    fn other_reasons_are_told_the_same_are_not_and_only_so_many_are_remembered() {
         let mut told = Told::default();
-        let arc = |text: &str| Arc::<str>::from(text);
-        assert!(told.first(&arc("u"), &arc("Unschedulable")));
-        assert!(!told.first(&arc("u"), &arc("Unschedulable")));
-        assert!(told.first(&arc("u"), &arc("WorkspaceNotReady")));
-        for n in 0..TOLD_MAX {
-            assert!(told.first(&arc(&n.to_string()), &arc("Unschedulable")));
+        let mut is_news = |uid: &str, codes: &[&'static str]| told.is_news(&uid.into(), &codes.into());
+        let (full, stale): (&[&'static str], &[&'static str]) = (&["InsufficientCapacity"], &["HeartbeatStale", "InsufficientCapacity"]);
+        let rows = [(&[][..], true), (&[], false), (full, true), (full, false), (stale, true), (full, true), (full, false)];
+        for (at, (codes, expected)) in rows.into_iter().enumerate() {
+            assert_eq!(is_news("u", codes), expected, "row {at}");
         }
-        assert_eq!((told.pairs.len(), told.order.len()), (TOLD_MAX, TOLD_MAX));
-        assert!(told.first(&arc("u"), &arc("Unschedulable")), "forgotten");
+        for n in 0..TOLD_MAX {
+            assert!(is_news(&n.to_string(), full));
+        }
+        assert!(is_news("u", full), "forgotten");
+        assert_eq!((told.last.len(), told.order.len()), (TOLD_MAX, TOLD_MAX));
     }
 
     #[test]

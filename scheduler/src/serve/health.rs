@@ -1,4 +1,4 @@
-//! The endpoints for machines and people: /healthz /livez /readyz /metrics /configz /debug/queue.
+//! The endpoints for machines and people: /healthz /livez /readyz /metrics /configz; /debug/queue is [`super::debug_queue`].
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,29 +9,26 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use berth_framework::core::Standing;
-use berth_framework::model::{Phase, PodObject};
+use berth_framework::model::PodObject;
 use berth_framework::profile::BerthConfiguration;
 use berth_runtime::ObjectKey as StoreKey;
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Informer, InformerStats};
 use berth_runtime::workqueue::WorkQueue;
-use serde::Serialize;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::configuration::SeenConfigMap;
+use super::debug_queue::{Doing, debug_queue};
 use super::dispatch::Dispatcher;
 use super::endpoint::Routes;
 use super::leading::View;
 use super::metrics::Metrics;
-use super::objects::{SeenRun, SeenWorkspace, model_key};
+use super::objects::{SeenRun, SeenWorkspace};
 use super::owner::{Pulse, Question};
 
 /// The owner's loop turns every second; one that has not turned for that long is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
-/// Runs told by /debug/queue.
-const RUNS_MAX: usize = 500;
 
 /// What the endpoints look at.
 pub struct Views {
@@ -57,6 +54,8 @@ pub struct Views {
     pub dispatcher: Dispatcher,
     /// The way to the owner.
     pub questions: mpsc::Sender<Question>,
+    /// The one namespace that is served; else all.
+    pub namespace: Option<String>,
     /// The configuration in force.
     pub configuration: watch::Receiver<Arc<BerthConfiguration>>,
     /// The election, if one is held.
@@ -73,6 +72,16 @@ impl Views {
         let owner = Check { name: "owner", ok: self.pulse.silence() < STUCK_AFTER };
         let election = self.election.as_ref().map(|election| Check { name: "leader-election", ok: election.is_alive() });
         [owner].into_iter().chain(election).collect()
+    }
+
+    /// What it does about placing.
+    pub fn doing(&self) -> Doing {
+        match self.election.as_ref() {
+            _ if self.shutdown.is_cancelled() => Doing::Stopping,
+            _ if *self.pulse.placing.borrow() => Doing::Placing,
+            Some(election) if election.stands_by() => Doing::Standby,
+            _ => Doing::Starting,
+        }
     }
 
     /// Placing, or ready to as soon as it is our turn.
@@ -151,60 +160,4 @@ fn encoded(metrics: &Metrics) -> Response {
 async fn configz(State(views): State<Arc<Views>>) -> Response {
     let configuration = views.configuration.borrow().clone();
     Json(&*configuration).into_response()
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct QueueView {
-    /// Runs that are not placed and have not ended.
-    pending: usize,
-    /// Writes under way or waiting: placements and ends, waiting messages.
-    writes: [usize; 2],
-    runs: Vec<RunView>,
-    /// There are more than are told here.
-    truncated: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct RunView {
-    namespace: Arc<str>,
-    name: Arc<str>,
-    standing: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<Arc<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    message: Option<Arc<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<Arc<str>>,
-}
-
-/// The Pending Runs, oldest first, and what the core knows of each.
-async fn debug_queue(State(views): State<Arc<Views>>) -> Response {
-    let mut pending: Vec<_> = views.runs.list().into_iter().filter(|run| run.object.model.phase == Phase::Pending).collect();
-    pending.sort_by(|a, b| (a.object.model.created_s, &a.uid).cmp(&(b.object.model.created_s, &b.uid)));
-    let keys = pending.iter().take(RUNS_MAX).map(|run| model_key(&run.key)).collect();
-    let (answer, told) = oneshot::channel();
-    let told = match views.questions.try_send(Question { keys, answer }) {
-        Ok(()) => tokio::time::timeout(Duration::from_secs(5), told).await.ok().and_then(Result::ok),
-        Err(_) => None,
-    };
-    let Some(told) = told else { return (StatusCode::SERVICE_UNAVAILABLE, "the owner does not answer").into_response() };
-    let runs = told.into_iter().map(|run| {
-        let (reason, message) = run.waits.map(|shown| (shown.reason, shown.message)).unzip();
-        RunView { namespace: run.key.namespace, name: run.key.name, standing: word(run.standing), reason, message, pod: run.pod }
-    });
-    let (urgent, messages) = views.dispatcher.pending();
-    Json(QueueView { pending: pending.len(), writes: [urgent, messages], runs: runs.collect(), truncated: pending.len() > RUNS_MAX }).into_response()
-}
-
-fn word(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Active => "active",
-        Standing::Backoff => "backoff",
-        Standing::Waiting => "waiting",
-        Standing::Assumed => "assumed",
-        Standing::Terminating => "terminating",
-        Standing::Idle => "idle",
-    }
 }

@@ -74,6 +74,7 @@ pub struct Election {
 /// What others see of an election.
 #[derive(Clone)]
 pub struct View {
+    identity: String,
     leadership: watch::Receiver<Leadership>,
     stats: Stats,
 }
@@ -87,6 +88,14 @@ impl View {
     /// Whether somebody else may lead.
     pub fn stands_by(&self) -> bool {
         self.leadership.borrow().epoch().is_none()
+    }
+
+    /// Identity of the leader, as in the Lease; `None`: nobody leads, or nothing is known yet.
+    pub fn leader(&self) -> Option<String> {
+        match &*self.leadership.borrow() {
+            Leadership::Leader { .. } => Some(self.identity.clone()),
+            Leadership::Standby { holder } => holder.clone(),
+        }
     }
 
     /// Whether the election is alive: one that believes to lead long after its deadline is not.
@@ -118,7 +127,7 @@ impl Election {
             retry: read.retry_period,
         };
         let elector = Elector::new(config.clone()).map_err(|error| Misconfigured(error.to_string()))?;
-        let view = View { leadership: elector.leadership(), stats: elector.stats() };
+        let view = View { identity: config.identity.clone(), leadership: elector.leadership(), stats: elector.stats() };
         Ok(Some(Self { fence: elector.fence(), elector, config, view }))
     }
 

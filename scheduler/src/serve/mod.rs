@@ -12,6 +12,7 @@
 pub mod announce;
 mod args;
 pub mod configuration;
+pub mod debug_queue;
 pub mod dispatch;
 pub mod endpoint;
 pub mod health;
@@ -245,6 +246,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         recorder: recorder.clone(),
         dispatcher: dispatcher.clone(),
         questions,
+        namespace: args.namespace.clone(),
         configuration: keeper.in_force(),
         election: election.as_ref().map(|election| election.view.clone()),
     };

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use berth_framework::core::{AttemptResult, Core, Input, QueueLengths, Standing};
-use berth_framework::model::{self, ObjectKey, PodObject, Shown};
+use berth_framework::core::{AttemptResult, Core, Input, Position, QueueLengths, Queued};
+use berth_framework::model::{self, Now, ObjectKey, PodObject, Shown};
 use berth_runtime::Clock;
 use berth_runtime::informer::{Delta, Informer, Stored};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -41,8 +41,10 @@ const TURN_EVERY: Duration = Duration::from_secs(1);
 pub struct Question {
     /// About these Runs.
     pub keys: Vec<ObjectKey>,
-    /// Where the answer goes.
-    pub answer: oneshot::Sender<Vec<Told>>,
+    /// Also their positions; each costs a look at everyone it competes with.
+    pub positions: bool,
+    /// Where the answer goes: what is known, and what time it is on the core's clock.
+    pub answer: oneshot::Sender<(Now, Vec<Told>)>,
 }
 
 /// What the core knows of a Run.
@@ -50,8 +52,10 @@ pub struct Question {
 pub struct Told {
     /// The Run.
     pub key: ObjectKey,
-    /// Where it stands.
-    pub standing: Standing,
+    /// Where it stands, if it is to be placed.
+    pub queued: Option<Queued>,
+    /// How many go first, if that was asked.
+    pub position: Option<Position>,
     /// Why it waits, if it does.
     pub waits: Option<Shown>,
     /// The Pod it is counted on.
@@ -387,13 +391,13 @@ impl Owner {
     fn asked(&mut self, question: Question) {
         let now = self.clock.now();
         let told = question.keys.into_iter().map(|key| {
-            let standing = self.core.standing(&key).unwrap_or(Standing::Idle);
             let waits = self.core.waiting_on(&key, now).map(|(_, shown)| shown);
-            let pod = self.core.counted_on(&key);
-            Told { key, standing, waits, pod }
+            let position = if question.positions { self.core.position(&key) } else { None };
+            Told { queued: self.core.queued(&key), position, waits, pod: self.core.counted_on(&key), key }
         });
+        let told = told.collect();
         // Whoever asked may have gone away.
-        let _ = question.answer.send(told.collect());
+        let _ = question.answer.send((now, told));
     }
 }
 

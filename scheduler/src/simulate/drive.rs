@@ -312,7 +312,7 @@ impl Simulation {
                 self.let_end(index, self.now.mono_ms, 0);
                 self.confirm(write, index);
             }
-            Effect::SetWaiting { write, run, shown } => {
+            Effect::SetWaiting { write, run, shown, .. } => {
                 if let Some(index) = self.store(&run, |object| object.shown = Some(shown)) {
                     self.confirm(write, index);
                 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use crate::printable::{Printable, one_line};
 
-use super::report::{ExplainReport, Report, RunReport, ScoreReport};
+use super::report::{ExplainedPod, Report, RunReport, ScoreReport};
 
 /// What is told beside the report.
 pub struct Notes<'a> {
@@ -55,7 +55,8 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
     }
     if let Some(explain) = &report.explain {
         writeln!(out)?;
-        print_explanation(explain, &notes.weights, out)?;
+        let heading = format!("Every Pod of runtime {} for Run {}/{}, {}:", explain.runtime, explain.namespace, explain.name, explain.when);
+        print_explanation(&heading, &explain.namespace, &explain.pods, &notes.weights, &mark, out)?;
     }
     writeln!(out)?;
     summary(report, notes, out)
@@ -90,37 +91,42 @@ pub fn score_text(score: &ScoreReport, weights: &[(&'static str, i64)]) -> Strin
     if parts.is_empty() { score.total.to_string() } else { format!("{} = {}", score.total, parts.join(" + ")) }
 }
 
-/// The verdict of every plugin on every Pod for one Run.
+fn mark(pod: &ExplainedPod) -> &'static str {
+    match (pod.chosen, pod.fits) {
+        (true, _) => "chosen",
+        (false, true) => "fits",
+        (false, false) => "no",
+    }
+}
+
+/// The verdict of every plugin on Pods of a namespace for one Run; `mark` says what each is to it.
 ///
 /// # Errors
 /// What can't be written.
-pub fn print_explanation(explain: &ExplainReport, weights: &[(&'static str, i64)], out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "Every Pod of runtime {} for Run {}/{}, {}:", explain.runtime, explain.namespace, explain.name, explain.when)?;
+pub fn print_explanation(
+    heading: &str,
+    namespace: &str,
+    pods: &[ExplainedPod],
+    weights: &[(&'static str, i64)],
+    mark: &dyn Fn(&ExplainedPod) -> &'static str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(out, "{heading}")?;
     let mut plugins: Vec<&'static str> = Vec::new();
-    for verdict in explain.pods.iter().flat_map(|pod| &pod.verdicts) {
+    for verdict in pods.iter().flat_map(|pod| &pod.verdicts) {
         if !plugins.contains(&verdict.plugin) {
             plugins.push(verdict.plugin);
         }
     }
-    if explain.pods.is_empty() {
-        return writeln!(out, "  there is none in namespace {}", explain.namespace);
+    if pods.is_empty() {
+        return writeln!(out, "  there is none in namespace {namespace}");
     }
     let mut header = vec!["POD", ""];
     header.extend(&plugins);
     header.push("SCORE");
     let mut table = table(&header);
-    for pod in &explain.pods {
-        let mut row = vec![
-            pod.pod.to_string(),
-            if pod.chosen {
-                "chosen"
-            } else if pod.fits {
-                "fits"
-            } else {
-                "no"
-            }
-            .to_owned(),
-        ];
+    for pod in pods {
+        let mut row = vec![pod.pod.to_string(), mark(pod).to_owned()];
         for plugin in &plugins {
             row.push(match pod.verdicts.iter().find(|verdict| verdict.plugin == *plugin) {
                 None => "-".to_owned(),

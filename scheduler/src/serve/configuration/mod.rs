@@ -28,6 +28,11 @@ use crate::config::{self, Loaded, Refused};
 /// The key of a ConfigMap that holds the configuration, unless it has only one.
 pub const CONFIG_KEY: &str = "config.yaml";
 
+/// Label of the ConfigMap of a release, by which `berth explain` finds it.
+pub const CONFIG_LABEL: &str = "berth.kruntimes.io/configuration";
+/// Label of such a ConfigMap whose release serves one namespace alone: that namespace.
+pub const CONFIG_SERVES_LABEL: &str = "berth.kruntimes.io/watch-namespace";
+
 /// `NAMESPACE/NAME` of a ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMapName {

@@ -37,7 +37,12 @@ pub enum What {
         remarks: Vec<String>,
     },
     /// Pending → Pending: why it waits.
-    Waiting(Shown),
+    Waiting {
+        /// Condition reason and message.
+        shown: Shown,
+        /// Codes of the reasons behind it: when they change, there is an Event.
+        codes: Arc<[&'static str]>,
+    },
     /// Pending → Cancelled or Failed.
     Terminate {
         /// `Cancelled` or `Failed`.
@@ -74,21 +79,21 @@ impl Intent {
                 let what = What::Bind { pod: bind.pod, pod_uid: bind.pod_uid, remarks: bind.note.remarks };
                 Self { write: bind.write, run: bind.run, what, origin }
             }
-            Effect::SetWaiting { write, run, shown } => Self { write, run, what: What::Waiting(shown), origin },
+            Effect::SetWaiting { write, run, shown, codes } => Self { write, run, what: What::Waiting { shown, codes }, origin },
             Effect::Terminate { write, run, phase, reason, message } => Self { write, run, what: What::Terminate { phase, reason, message }, origin },
         }
     }
 
     /// A message that may wait; everything else goes first.
     pub fn is_message(&self) -> bool {
-        matches!(self.what, What::Waiting(_))
+        matches!(self.what, What::Waiting { .. })
     }
 
     /// One word for the log and metrics.
     pub fn kind(&self) -> &'static str {
         match self.what {
             What::Bind { .. } => "bind",
-            What::Waiting(_) => "waiting",
+            What::Waiting { .. } => "waiting",
             What::Terminate { .. } => "terminate",
         }
     }
@@ -117,7 +122,7 @@ impl What {
                 set(run_condition::SCHEDULED, ConditionStatus::True, reason::ASSIGNED, &assigned_message(pod));
                 json!({"phase": "Scheduled", "assignedPod": &**pod, "assignedPodUID": &**pod_uid, "message": null})
             }
-            Self::Waiting(shown) => {
+            Self::Waiting { shown, .. } => {
                 set(run_condition::SCHEDULED, ConditionStatus::False, &shown.reason, &shown.message);
                 json!({"phase": "Pending", "message": &*shown.message})
             }
@@ -139,7 +144,7 @@ impl What {
             Self::Bind { pod, pod_uid, .. } => {
                 text("assignedPod") == &**pod && text("assignedPodUID") == &**pod_uid && !matches!(text("phase"), "" | "Pending")
             }
-            Self::Waiting(shown) => text("message") == &*shown.message && shows(status, shown),
+            Self::Waiting { shown, .. } => text("message") == &*shown.message && shows(status, shown),
             Self::Terminate { phase, message, .. } => text("phase") == *phase && text("message") == &**message,
         }
     }
@@ -170,7 +175,7 @@ mod tests {
     }
 
     fn waiting(message: &str) -> What {
-        What::Waiting(Shown { reason: "Unschedulable".into(), message: message.into() })
+        What::Waiting { shown: Shown { reason: "Unschedulable".into(), message: message.into() }, codes: [].into() }
     }
 
     #[test]

@@ -173,9 +173,9 @@ impl Shared {
                 tracing::info!(run = %run.key, phase, reason, %message, "run ended");
                 self.tools.announcer.ended(run, reason, message);
             }
-            (What::Waiting(shown), WriteOutcome::Applied(_)) => {
+            (What::Waiting { shown, codes }, WriteOutcome::Applied(_)) => {
                 tracing::debug!(run = %run.key, reason = %shown.reason, message = %shown.message, "run waits");
-                self.tools.announcer.failed_scheduling(run, shown);
+                self.tools.announcer.failed_scheduling(run, shown, codes);
             }
             (_, failed) => tracing::debug!(run = %run.key, write = intent.kind(), outcome = word(failed), "write without effect"),
         }

@@ -208,7 +208,7 @@ mod tests {
 
     fn message(id: u64, name: &str) -> Intent {
         let text: Arc<str> = "m".into();
-        intent(id, name, What::Waiting(Shown { reason: text.clone(), message: text }))
+        intent(id, name, What::Waiting { shown: Shown { reason: text.clone(), message: text }, codes: [].into() })
     }
 
     fn id(intent: Option<Intent>) -> Option<u64> {
