@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, LogParams};
 use kube::{Client, ResourceExt};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::cli::EXIT_OK;
 
@@ -150,6 +151,11 @@ impl<'a> Logs<'a> {
                     Ok(stream) => stream,
                     // There was no earlier container.
                     Err(_) if previous => continue,
+                    // As of one that is starting.
+                    Err(error) if status.assigned_pod.as_deref() != Some(&name) => {
+                        writeln!(err, "warning: cannot read the log of Pod {name}, which may have had an earlier attempt: {error}")?;
+                        continue;
+                    }
                     Err(error) => return Err(error).with_context(|| format!("cannot read the log of Pod {name}")),
                 };
                 let mut texts = stream.lines();
@@ -196,7 +202,10 @@ impl<'a> Logs<'a> {
         let Ok(stream) = self.pods.log_stream(name, &params).await else { return Ok(has_ended(run)) };
         let mut texts = stream.lines();
         let mut seen = Printed::new();
-        let mut ended = has_ended(run);
+        // Why nothing more will come, once that is known: true if the Run has ended, false if it has moved on.
+        let mut over = has_ended(run).then_some(true);
+        // Then the rest is printed. Other Runs' lines in the same log are no sign of more.
+        let mut quiet_at = Instant::now() + SILENCE;
         let mut look = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
@@ -208,20 +217,19 @@ impl<'a> Logs<'a> {
                             if *seen > *printed {
                                 line.print(out)?;
                                 *printed = *seen;
+                                quiet_at = Instant::now() + SILENCE;
                             }
                         }
                     }
                     // The container has ended, or the connection broke.
-                    Ok(None) | Err(_) => return Ok(ended),
+                    Ok(None) | Err(_) => return Ok(over == Some(true)),
                 },
-                () = tokio::time::sleep(SILENCE), if ended => return Ok(true),
-                _ = look.tick(), if !ended => {
+                () = tokio::time::sleep_until(quiet_at), if over.is_some() => return Ok(over == Some(true)),
+                _ = look.tick(), if over.is_none() => {
                     let now = self.run().await?;
-                    ended = has_ended(&now);
                     let moved = now.status.as_ref().and_then(|status| status.assigned_pod.as_deref()) != Some(name);
-                    if moved && !ended {
-                        return Ok(false);
-                    }
+                    over = if has_ended(&now) { Some(true) } else { moved.then_some(false) };
+                    quiet_at = Instant::now() + SILENCE;
                 }
             }
         }

@@ -155,6 +155,26 @@ async fn cancel_stops_at_every_phase_and_everything_a_run_has_started() -> Resul
     Ok(())
 }
 
+/// The cancel meets a Run that is being prepared, whose shim is starting, or whose process has just begun.
+#[tokio::test]
+async fn a_cancel_at_the_very_start_is_a_cancel_and_never_a_loss() -> Result<()> {
+    let agents = Agents::new("life-cancel-early").await?;
+    let _agent = agents.agent("bash-1", &[("runs", "40")]).await?;
+    let names: Vec<String> = (0..24).map(|n| format!("r{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        agents.run(script(name, "sleep 600").spec("retryPolicy", json!({"maxAttempts": 3}))).await?;
+        agents.until_phase(name, "Running").await?;
+        tokio::time::sleep(std::time::Duration::from_millis(2 * n as u64)).await;
+        agents.cancel(name).await?;
+    }
+    for name in &names {
+        let run = agents.ended(name).await?;
+        let attempt = run.status.clone().unwrap_or_default().attempt.unwrap_or(0);
+        ensure!(phase(&run) == "Cancelled" && attempt <= 1, "{name} is {} in attempt {attempt}: {}", phase(&run), message(&run));
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_failed_attempt_is_repeated_in_place_after_its_pause() -> Result<()> {
     let agents = Agents::new("life-retry").await?;

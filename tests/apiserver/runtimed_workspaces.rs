@@ -71,6 +71,44 @@ async fn a_deleted_workspace_is_cleaned_when_nobody_uses_it_any_more() -> Result
 }
 
 #[tokio::test]
+async fn a_workspace_deleted_in_the_pause_before_the_next_attempt_keeps_its_files_for_it() -> Result<()> {
+    let agents = Agents::new("ws-pause").await?;
+    let agent = agents.agent("bash-1", &[("runs", "4")]).await?;
+    agents.workspace("w", "bash").await?;
+    agents.workspace_when("w", "Bound").await?;
+    let text = "test -e first && { echo found=yes >> $KRUNTIME_OUTPUTS; exit 0; }; touch first; exit 1";
+    agents.run(script("r", text).workspace("w").spec("retryPolicy", json!({"maxAttempts": 2, "backoff": "6s"}))).await?;
+    agents.run_when("r", "in its pause", |run| condition(run, "Running").is_some_and(|c| c.0 == "False")).await?;
+    agents.workspaces.delete("w", &DeleteParams::default()).await?;
+    // The agent has seen the deletion, and had time to act on it, when it has carried out something later.
+    agents.run(script("beside", "sleep 1")).await?;
+    agents.ended("beside").await?;
+    let run = agents.ended("r").await?;
+    ensure!(phase(&run) == "Succeeded" && outputs(&run) == json!({"found": "yes"}), "{}: {}", message(&run), agent.log());
+    gone(&agents, "w").await
+}
+
+/// No retryPolicy: that the directory is being made for another must not be seen.
+#[tokio::test]
+async fn runs_that_come_to_a_new_workspace_together_all_find_it() -> Result<()> {
+    let agents = Agents::new("ws-together").await?;
+    let _agent = agents.agent("bash-1", &[("runs", "16")]).await?;
+    for name in ["a", "b"] {
+        agents.workspace(name, "bash").await?;
+        agents.workspace_when(name, "Bound").await?;
+    }
+    let names: Vec<String> = (0..16).map(|n| format!("r{n}")).collect();
+    for (n, name) in names.iter().enumerate() {
+        agents.run(script(name, &format!("touch {name}; sleep 2; ls {name}")).workspace(["a", "b"][n % 2])).await?;
+    }
+    for name in &names {
+        let run = agents.ended(name).await?;
+        ensure!(phase(&run) == "Succeeded", "{name}: {}", message(&run));
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn tricks_with_the_directory_lead_nowhere() -> Result<()> {
     let agents = Agents::new("ws-tricks").await?;
     let agent = agents.agent("bash-1", &[("runs", "4")]).await?;

@@ -1,16 +1,19 @@
 //! The end of a workspace on this machine: its directory is removed, and condition Cleaned says so (decisions, "PersistentWorkspace").
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::PersistentWorkspace;
 use berth_api::conditions::{ConditionChange, ConditionStatus, set_condition};
 use berth_api::constants::{FINALIZER_WORKSPACE_CLEANUP, workspace_condition};
+use berth_api::run::RunPhase;
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::{CallError, Precondition, get_uncached, status_merge_patch};
 use berth_runtime::workqueue::Next;
 use kube::Api;
 use serde_json::json;
 
+use super::plan::is_mine;
 use super::store::WorkspaceUse;
 use super::{Agent, status, workspace};
 
@@ -18,6 +21,8 @@ use super::{Agent, status, workspace};
 const REMOVED: &str = "Removed";
 /// Reason of Cleaned=False when the file system refuses.
 const REMOVE_FAILED: &str = "RemoveFailed";
+/// While a Run that has nothing here yet, or between two attempts, names it.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Looks at one workspace: to be cleaned for its deletion, or gone while its data is still here.
 pub async fn reconcile(agent: Arc<Agent>, key: ObjectKey) -> Next {
@@ -46,11 +51,26 @@ fn is_ours_to_clean(agent: &Agent, workspace: &PersistentWorkspace) -> bool {
         && !status.is_some_and(|status| status.conditions.iter().any(cleaned))
 }
 
+/// Whether a Run that is assigned to this Pod and has not ended names the workspace.
+fn is_named(agent: &Agent, workspace: &str) -> bool {
+    let mut named = false;
+    agent.runs.for_each(|stored| {
+        let Some(run) = stored.object.as_ref() else { return };
+        let is_active = matches!(run.phase(), RunPhase::Scheduled | RunPhase::Running | RunPhase::Ready);
+        named |= is_active && is_mine(run, &agent.me) && run.spec.workspace.as_ref().is_some_and(|used| used.name == workspace);
+    });
+    named
+}
+
 async fn clean(agent: &Arc<Agent>, workspace: &PersistentWorkspace) -> Result<Next, CallError> {
     let (Some(name), Some(uid)) = (workspace.metadata.name.clone(), workspace.metadata.uid.clone()) else { return Ok(Next::Done) };
     // Who uses it adds the key again when it is done.
     if !is_ours_to_clean(agent, workspace) || agent.locals.uses_workspace(&uid) {
         return Ok(Next::Done);
+    }
+    // Nothing of it stands here between two attempts, or while it is being claimed.
+    if is_named(agent, &name) {
+        return Ok(Next::After(LOOK_AGAIN));
     }
     let removed = remove(agent, WorkspaceUse { name: name.clone(), uid: uid.clone() }).await;
     let (said, reason, message) = match &removed {

@@ -351,6 +351,12 @@ async fn start(
     let (cleaning, stop) = (agent.clone(), group.stop());
     group.spawn("cleaners", async move {
         cleaning.workspaces.synced().await;
+        cleaning.runs.synced().await;
+        // Data of workspaces that went while there was no agent.
+        match workspace::all(&cleaning.store) {
+            Ok(here) => here.into_iter().for_each(|here| cleaning.cleaning.add(ObjectKey::new(cleaning.me.namespace.as_str(), here.name.as_str()))),
+            Err(error) => tracing::warn!(%error, "can't look for data of workspaces that are gone"),
+        }
         let work = |key| cleanup::reconcile(cleaning.clone(), key);
         run_workers(&cleaning.cleaning, CLEANERS, stop, work).await;
         Ok::<(), String>(())

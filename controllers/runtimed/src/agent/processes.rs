@@ -1,7 +1,7 @@
 //! Shims: started, found again, asked to stop, waited for.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -50,7 +50,15 @@ pub async fn ended(store: Arc<Store>, uid: String, child: Option<Child>) -> Exit
             None => tokio::time::sleep(LOOK_AGAIN).await,
         }
     }
-    let exit = std::fs::read(state.join(EXIT_FILE)).ok().and_then(|text| serde_json::from_slice::<Exit>(&text).ok());
+    let exit = loop {
+        match std::fs::read(state.join(EXIT_FILE)) {
+            Ok(text) => break serde_json::from_slice::<Exit>(&text).ok(),
+            Err(error) if error.kind() == ErrorKind::NotFound => break None,
+            // As without a free file descriptor: it is there, and says how the Run ended.
+            Err(error) => tracing::warn!(path = %state.display(), %error, "can't read how a Run ended"),
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    };
     match exit {
         Some(exit) => exit,
         None => Exit { outcome: Outcome::Lost, stderr_tail: String::new(), survivors: kill_orphans(&state).await },
@@ -76,10 +84,16 @@ pub fn never_began(store: &Store, uid: &str) -> bool {
     !is_locked(&state) && holder(&state).is_none() && !state.join(EXIT_FILE).exists()
 }
 
+/// Whether a shim lives. Where that can't be told, as without a free file descriptor, it is taken to.
 fn is_locked(state: &Path) -> bool {
     match File::open(state.join(LOCK_FILE)).map(|file| file.try_lock_shared()) {
+        Ok(Ok(())) => false,
         Ok(Err(TryLockError::WouldBlock)) => true,
-        Ok(_) | Err(_) => false,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Ok(Err(TryLockError::Error(error))) | Err(error) => {
+            tracing::warn!(path = %state.display(), %error, "can't tell whether a Run's shim lives");
+            true
+        }
     }
 }
 
@@ -134,14 +148,14 @@ pub fn pids_cgroup() -> Result<PathBuf, String> {
     let try_it = || -> io::Result<PathBuf> {
         let below = folder.join("runtimed");
         match std::fs::create_dir(&below) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         if unified {
             // A group with groups below it may have no process itself: the agent moves into one of its own.
             let agent = folder.join("runtimed-agent");
             match std::fs::create_dir(&agent) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
             for process in std::fs::read_to_string(folder.join("cgroup.procs"))?.lines() {

@@ -92,7 +92,8 @@ async fn read(agent: &Agent, key: &ObjectKey) -> Result<Option<Run>, CallError> 
     let api: Api<DynamicObject> = Api::namespaced_with(agent.client.clone(), &agent.me.namespace, &ApiResource::erase::<Run>(&()));
     let Some(found) = get_uncached(&api, &key.name).await? else { return Ok(None) };
     let value = serde_json::to_value(found).unwrap_or_default();
-    Ok(watch::read_run(value, &agent.me.name).unwrap_or_default().map(|run| *run))
+    // One that can't be read is not one that is gone.
+    watch::read_run(value, &agent.me.name).map(|run| run.map(|run| *run)).map_err(CallError::Undecodable)
 }
 
 async fn step(agent: &Arc<Agent>, run: Option<&Run>, entry: Option<&Entry>, fresh: bool) -> Result<Flow, CallError> {

@@ -17,6 +17,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,7 @@ pub enum StoreError {
 /// The files. One per directory and process; the lock goes with it.
 pub struct Store {
     root: PathBuf,
+    workspaces: Mutex<()>,
     trashed: AtomicU64,
     _lock: File,
 }
@@ -105,12 +107,17 @@ impl Store {
             Err(TryLockError::WouldBlock) => return Err(StoreError::Taken(root)),
             Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
         }
-        Ok(Self { root, trashed: AtomicU64::new(0), _lock: lock })
+        Ok(Self { root, workspaces: Mutex::default(), trashed: AtomicU64::new(0), _lock: lock })
     }
 
     /// The directory, absolute.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Whoever changes a workspace's directory or marker holds this: several Runs may come to one at once.
+    pub fn workspaces(&self) -> MutexGuard<'_, ()> {
+        berth_runtime::lock(&self.workspaces)
     }
 
     /// The state directory of a Run.

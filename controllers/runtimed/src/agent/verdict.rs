@@ -80,6 +80,8 @@ pub fn failure_of(run: &Run, exit: &Exit) -> Option<Failure> {
         Outcome::NotPrepared(text) => (reason::PREPARE_SOURCE, text.clone()),
         Outcome::NotStarted(text) => (reason::RUNTIME_EXECUTE, format!("runtime Execute: {text}")),
         Outcome::TimedOut => Failure::timeout(run).into_parts(),
+        // However it ended, that was wanted.
+        Outcome::Lost if run.spec.cancel_requested => Failure::cancelled().into_parts(),
         Outcome::Lost => Failure::lost().into_parts(),
         Outcome::Stopped if run.spec.cancel_requested => Failure::cancelled().into_parts(),
         Outcome::Stopped => (reason::EXECUTION_LOST, format!("stopped by the agent in attempt {}", attempt_of(run))),

@@ -51,6 +51,8 @@ pub fn prepare(store: &Store, workspace: &WorkspaceUse, run_as: Option<(u32, u32
     let WorkspaceUse { name, uid } = workspace;
     let io = |error| WorkspaceError::Io { name: name.clone(), error };
     check_name(name)?;
+    // Marker and directory change together, of one workspace at a time.
+    let _alone = store.workspaces();
     let persistent = persistent(store).map_err(io)?;
     let path = store.root().join("persistent").join(name);
     let there = kind(&persistent, name).map_err(io)?;
@@ -116,6 +118,7 @@ pub fn remove(store: &Store, workspace: &WorkspaceUse) -> Result<(), WorkspaceEr
     let WorkspaceUse { name, uid } = workspace;
     check_name(name)?;
     let io = |error| WorkspaceError::Io { name: name.clone(), error };
+    let _alone = store.workspaces();
     let persistent = persistent(store).map_err(io)?;
     let markers = markers(&persistent).map_err(io)?;
     if marker(&markers, name).map_err(io)?.as_deref() != Some(uid) {
@@ -219,6 +222,38 @@ mod tests {
         std::fs::write(path.join("data"), "whose?").unwrap();
         prepare(&store, &of("ci", "u3"), None).unwrap();
         assert!(!path.join("data").exists());
+    }
+
+    #[test]
+    fn many_runs_at_once_share_what_the_first_has_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        for round in 0..50 {
+            // Of namesakes that are gone.
+            for name in ["a", "b"] {
+                let path = prepare(&store, &of(name, &format!("old-{round}")), None).unwrap();
+                std::fs::write(path.join("old"), "").unwrap();
+            }
+            let barrier = std::sync::Barrier::new(8);
+            std::thread::scope(|scope| {
+                for n in 0..8 {
+                    let (store, barrier) = (&store, &barrier);
+                    scope.spawn(move || {
+                        let name = ["a", "b"][n % 2];
+                        barrier.wait();
+                        let path = prepare(store, &of(name, &format!("{name}-{round}")), None).unwrap();
+                        assert!(!path.join("old").exists());
+                        std::fs::write(path.join(n.to_string()), "").unwrap();
+                    });
+                }
+            });
+            for n in 0..8 {
+                let path = folder.path().join("persistent").join(["a", "b"][n % 2]).join(n.to_string());
+                assert!(path.exists(), "round {round}: what thread {n} wrote was thrown away");
+            }
+            assert_eq!(all(&store).unwrap().len(), 2);
+            store.empty_trash();
+        }
     }
 
     #[test]

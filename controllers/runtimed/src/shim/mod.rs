@@ -59,12 +59,13 @@ pub fn run(state: &Path) -> anyhow::Result<()> {
     setsid()?;
     let pid = i32::try_from(std::process::id())?;
     let holder = Holder { pid, start_ticks: tree::start_ticks(pid).unwrap_or_default() };
+    // Before anybody knows whom to ask to stop: from then on it is heard.
+    let lines = Lines::new(spec.identity.clone(), spec.limits.log_bytes_max);
+    let mut supervisor = Supervisor::new(lines, spec.timeout_ms, &spec.limits)?;
     // From here on the attempt has begun, also in the eyes of an agent after a crash of the node.
     let mut lock = std::fs::OpenOptions::new().write(true).truncate(true).open(state.join(LOCK_FILE))?;
     lock.write_all(&serde_json::to_vec(&holder)?)?;
     lock.sync_all()?;
-    let lines = Lines::new(spec.identity.clone(), spec.limits.log_bytes_max);
-    let mut supervisor = Supervisor::new(lines, spec.timeout_ms, &spec.limits)?;
     let outcome = match confine::confine(&spec) {
         Ok(confined) => {
             let outcome = carry_out(&spec, &mut supervisor);

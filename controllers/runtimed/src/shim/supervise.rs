@@ -115,6 +115,12 @@ impl Supervisor {
     pub fn run(&mut self, mut command: Command, step: Step<'_>) -> io::Result<Ended> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let started = Instant::now();
+        if self.term.load(Ordering::SeqCst) {
+            return Ok(Ended::Stopped);
+        }
+        if self.deadline.is_some_and(|at| started >= at) {
+            return Ok(Ended::TimedOut);
+        }
         let child = spawn(&mut command)?;
         let main = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::Other)?;
         let pipes = [child.stdout.map(OwnedFd::from), child.stderr.map(OwnedFd::from)].map(|pipe| pipe.map(File::from));
