@@ -143,12 +143,16 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"runtimes": [{"name": "Bash"}]}), "/runtimes/0/name"),
         (json!({"runtimes": [{"name": "bash", "replicas": 0}]}), "/runtimes/0/replicas"),
         (json!({"runtimes": [{"name": "bash", "capacity": {"runs": true}}]}), "/runtimes/0/capacity/runs"),
+        (json!({"runtimes": [{"name": "bash", "capacity": {"runs": -1}}]}), "/runtimes/0/capacity/runs"),
+        (json!({"runtimes": [{"name": "bash", "capacity": {"runs": "-1"}}]}), "/runtimes/0/capacity/runs"),
         (json!({"runtimes": [{"name": "bash", "user": 0}]}), "/runtimes/0/user"),
         (json!({"runtimes": [{"name": "bash", "privilegeSeparation": "no"}]}), "/runtimes/0/privilegeSeparation"),
         (json!({"runtimes": [{"name": "bash", "workspace": {"emptyDir": {}, "hostPath": {}}}]}), "/runtimes/0/workspace"),
         (json!({"runtimes": [{"name": "bash", "args": ["rm"]}]}), "/runtimes/0/args/0"),
         (json!({"runtimes": [{"name": "bash", "command": ["sh"]}]}), "/runtimes/0"),
         (json!({"runtimed": {"image": {"repository": ""}}}), "/runtimed/image/repository"),
+        (json!({"runtimes": [{"name": "a", "namespace": "x"}, {"name": "a", "namespace": "x"}]}), "runtimes: two entries are called a in namespace x"),
+        (json!({"watchNamespace": "y", "runtimes": [{"name": "a", "namespace": "x"}]}), "runtimes: a is in namespace x, but only watchNamespace (y) is served"),
     ];
     for (values, place) in rows {
         let Err(error) = helm.template("wrong", "berth", &values)? else { panic!("{values} was accepted") };

@@ -66,6 +66,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail (printf "leaderElection.retryPeriod (%s) times 1.2 must be less than leaderElection.renewDeadline (%s)" .retryPeriod .renewDeadline) -}}
 {{- end -}}
 {{- end -}}
+{{- $runtimes := dict -}}
+{{- range .Values.runtimes -}}
+{{- $namespace := default $.Release.Namespace .namespace -}}
+{{- $key := printf "%s/%s" $namespace .name -}}
+{{- if hasKey $runtimes $key -}}
+{{- fail (printf "runtimes: two entries are called %s in namespace %s" .name $namespace) -}}
+{{- end -}}
+{{- $_ := set $runtimes $key true -}}
+{{- if and $.Values.watchNamespace (ne $.Values.watchNamespace $namespace) -}}
+{{- fail (printf "runtimes: %s is in namespace %s, but only watchNamespace (%s) is served" .name $namespace $.Values.watchNamespace) -}}
+{{- end -}}
+{{- end -}}
 {{- range $label, $_ := .Values.podLabels -}}
 {{- if hasKey (include "berth.labels" $ | fromYaml) $label -}}
 {{- fail (printf "podLabels.%s is the chart's own" $label) -}}
