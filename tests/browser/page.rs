@@ -107,7 +107,9 @@ async fn ten_thousand_runs_are_searched_sorted_scrolled_and_zoomed() -> Result<(
         browser.click("#zoom-in").await?;
         browser.click("#pan-right").await?;
         browser.point(".lanes canvas", 500, 60).await?;
-        browser.wait("const t = document.getElementById('tip'); return !t.hidden && t.textContent.includes('burst/bash-')").await?;
+        browser.wait("const t = document.getElementById('tip'); return !t.hidden && t.textContent.includes('burst/bash-') && /[1-9]\\d* Runs?, [1-9]\\d*\\s%\\sfull/.test(t.textContent)").await?;
+        let said = browser.run("return document.querySelector('.lanes canvas').getAttribute('aria-label')").await?;
+        ensure!(said.as_str().is_some_and(|said| said.contains("Runs placed on") && said.contains("mean load")), "{said}");
         browser.click("#zoom-reset").await?;
         browser.click("#rows-runs").await?;
         browser.screenshot(&pictures.join("burst-runs.png")).await?;

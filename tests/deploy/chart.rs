@@ -178,6 +178,7 @@ fn what_must_show_shows() -> Result<()> {
     let security = &container["securityContext"];
     assert_eq!((&security["readOnlyRootFilesystem"], &security["allowPrivilegeEscalation"]), (&json!(true), &json!(false)));
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+    assert_eq!(container["resources"], json!({"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}));
     assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/livez");
     assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
     assert!(pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"].is_array());
@@ -204,6 +205,12 @@ fn what_must_show_shows() -> Result<()> {
     assert_eq!(of_the_cluster("ClusterRole"), ["berth-auth-delegator", "berth-metrics-reader", "berth-debug-reader"], "tokens and paths are of no namespace");
     assert_eq!(of_the_cluster("ClusterRoleBinding"), ["berth-auth-delegator"]);
     assert_eq!(object(&objects, "Role", "berth").context("no Role")?["metadata"]["namespace"], "team-a");
+    let own = object(&objects, "Role", "berth-self").context("no Role")?;
+    let events = json!({"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]});
+    assert!(
+        own["metadata"]["namespace"] == "berth" && own["rules"].as_array().is_some_and(|rules| rules.contains(&events)),
+        "for those on its ConfigMap: {own}"
+    );
     assert_eq!(object(&objects, "RoleBinding", "berth").context("no RoleBinding")?["subjects"][0]["namespace"], "berth");
 
     // Scheme of the probes, scheme and trust of the scrape, roles: as the endpoints are served.
