@@ -21,8 +21,3 @@ const REFUSED_EVERY: Duration = Duration::from_secs(60);
 pub(crate) fn again(error: &CallError) -> Next {
     if error.is_definite() && !error.retryable() { Next::After(REFUSED_EVERY) } else { Next::Retry }
 }
-
-/// Locks `mutex`; a lock poisoned by a panicked holder is taken over, since every critical section here leaves its data whole.
-pub(crate) fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}

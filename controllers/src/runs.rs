@@ -2,10 +2,9 @@
 //!
 //! One index for all of them, kept in the watch task of the Runs: a change costs what it changes, and a Run costs its name twice.
 
-use crate::lock;
 use berth_api::run::RunPhase;
 use berth_runtime::informer::{Change, Informer, Stored};
-use berth_runtime::{Clock, ObjectKey};
+use berth_runtime::{Clock, ObjectKey, lock};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::{BTreeSet, HashMap};

@@ -3,9 +3,10 @@
 use crate::pods::RuntimePod;
 use crate::runs::{RunView, Stage};
 use berth_api::constants::ANNOTATION_WORKSPACE_AGENT;
-use berth_api::runtime_ready::{Now, PodFacts, runtime_of};
+use berth_api::runtime_ready::{Now, PodSigns, runtime_of};
 use berth_api::{PersistentWorkspace, Run};
 use berth_runtime::Clock;
+use berth_runtime::informer::{Informer, WatchConfig, informer};
 use http::{Request, Response};
 use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use k8s_openapi::api::core::v1::Pod;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 pub const PODS: &str = "/api/v1/pods";
 pub const WORKSPACES: &str = "/apis/kruntimes.io/v1alpha1/persistentworkspaces";
@@ -264,16 +266,22 @@ impl State {
 
 // ---- what the reconcilers keep in these tests: the objects themselves -----------------------------
 
+/// Informers of Pods, workspaces and Runs that watch until `stop`.
+pub fn informers(client: &Client, stop: &CancellationToken) -> (Informer<Pod>, Informer<PersistentWorkspace>, Informer<KeptRun>) {
+    let (pods, watch_pods) = informer::<Pod>("pods");
+    let (workspaces, watch_workspaces) = informer::<PersistentWorkspace>("persistentworkspaces");
+    let (runs, watch_runs) = informer::<KeptRun>("runs");
+    tokio::spawn(watch_pods.run(client.clone(), WatchConfig::default(), |pod: Pod| pod, stop.clone()));
+    tokio::spawn(watch_workspaces.run(client.clone(), WatchConfig::default(), |workspace: PersistentWorkspace| workspace, stop.clone()));
+    tokio::spawn(watch_runs.run(client.clone(), WatchConfig::default(), |run: Run| KeptRun::new(run), stop.clone()));
+    (pods, workspaces, runs)
+}
+
 pub fn read_pod(pod: &Pod) -> Option<RuntimePod<'_>> {
-    let facts = PodFacts::observe(None, pod, Now { wall_ms: 0, mono_ms: 0 });
     let annotation = |name: &str| pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(name));
     Some(RuntimePod {
         runtime: runtime_of(pod)?,
-        running: facts.running,
-        ready: facts.ready,
-        terminating: facts.terminating,
-        heartbeat_true: facts.heartbeat_true,
-        probe_time_ms: facts.heartbeat.map(|heartbeat| heartbeat.probe_time_ms),
+        signs: PodSigns::of(pod),
         agent: annotation(ANNOTATION_WORKSPACE_AGENT).is_some(),
         runs: annotation("kruntimes.io/capacity.runs").map_or(2, |runs| runs.parse().unwrap()),
     })

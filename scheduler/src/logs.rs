@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use berth_api::constants::LABEL_RUNTIME;
-use berth_api::run::{Run, RunPhase};
+use berth_api::run::Run;
 use berth_runtime::apiclient::{Limits, connect};
 use clap::{Args, Subcommand};
 use futures::{AsyncBufReadExt, TryStreamExt};
@@ -131,7 +131,7 @@ impl<'a> Logs<'a> {
         let run = self.run().await?;
         let status = run.status.clone().unwrap_or_default();
         let mut names: BTreeSet<String> = status.assigned_pod.clone().into_iter().collect();
-        if status.attempt.unwrap_or(0) > 1 {
+        if run.attempt() > 1 {
             let of_runtime = ListParams::default().labels(&format!("{LABEL_RUNTIME}={}", run.spec.runtime));
             names.extend(self.pods.list(&of_runtime).await.context("cannot list Pods")?.iter().map(ResourceExt::name_any));
         }
@@ -179,7 +179,7 @@ impl<'a> Logs<'a> {
             let pod = run.status.as_ref().and_then(|status| status.assigned_pod.clone());
             let is_all = match pod {
                 Some(pod) => self.follow_on(&run, &pod, &mut printed, out, err).await?,
-                None => has_ended(&run),
+                None => run.phase().is_terminal(),
             };
             if is_all {
                 return Ok(());
@@ -192,18 +192,18 @@ impl<'a> Logs<'a> {
     async fn follow_on(&self, run: &Run, name: &str, printed: &mut Printed, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<bool> {
         let uid = run.uid().unwrap_or_default();
         let Some(pod) = self.pods.get_opt(name).await? else {
-            if has_ended(run) {
+            if run.phase().is_terminal() {
                 writeln!(err, "warning: Pod {name} is gone, and its log with it")?;
             }
-            return Ok(has_ended(run));
+            return Ok(run.phase().is_terminal());
         };
         let params = LogParams { container: Some(container(&pod)), follow: true, ..LogParams::default() };
         // The container may not have started yet.
-        let Ok(stream) = self.pods.log_stream(name, &params).await else { return Ok(has_ended(run)) };
+        let Ok(stream) = self.pods.log_stream(name, &params).await else { return Ok(run.phase().is_terminal()) };
         let mut texts = stream.lines();
         let mut seen = Printed::new();
         // Why nothing more will come, once that is known: true if the Run has ended, false if it has moved on.
-        let mut over = has_ended(run).then_some(true);
+        let mut over = run.phase().is_terminal().then_some(true);
         // Then the rest is printed. Other Runs' lines in the same log are no sign of more.
         let mut quiet_at = Instant::now() + SILENCE;
         let mut look = tokio::time::interval(LOOK_EVERY);
@@ -228,16 +228,12 @@ impl<'a> Logs<'a> {
                 _ = look.tick(), if over.is_none() => {
                     let now = self.run().await?;
                     let moved = now.status.as_ref().and_then(|status| status.assigned_pod.as_deref()) != Some(name);
-                    over = if has_ended(&now) { Some(true) } else { moved.then_some(false) };
+                    over = if now.phase().is_terminal() { Some(true) } else { moved.then_some(false) };
                     quiet_at = Instant::now() + SILENCE;
                 }
             }
         }
     }
-}
-
-fn has_ended(run: &Run) -> bool {
-    matches!(run.phase(), RunPhase::Succeeded | RunPhase::Failed | RunPhase::Timeout | RunPhase::Cancelled)
 }
 
 fn container(pod: &Pod) -> String {

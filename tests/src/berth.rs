@@ -14,17 +14,11 @@ use hyper_util::rt::TokioExecutor;
 
 use crate::https::{self, Trust};
 use crate::poll::{PATIENCE, until};
-use crate::process::{Guarded, Scratch, free_port};
+use crate::process::{self, Guarded, Scratch, free_port};
 
 /// The binary under test: `BERTH_BIN` if set, else the one beside the running test binary's folder.
 pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("BERTH_BIN") {
-        return Ok(PathBuf::from(path));
-    }
-    let test = std::env::current_exe()?;
-    let path = test.parent().and_then(Path::parent).context("the test binary is in no folder")?.join("berth");
-    ensure!(path.exists(), "{} is missing: build it with `cargo build -p berth-scheduler --bin berth` (`make test` does), or set BERTH_BIN", path.display());
-    Ok(path)
+    process::built("berth", "berth-scheduler", "BERTH_BIN")
 }
 
 /// How `berth serve` is started. Every further flag goes through [`Serve::arg`].

@@ -7,7 +7,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// A binary of this workspace under test: what the environment variable `named` says, else the one beside the running test binary's folder.
+pub fn built(binary: &str, package: &str, named: &str) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os(named) {
+        return Ok(PathBuf::from(path));
+    }
+    let test = std::env::current_exe()?;
+    let path = test.parent().and_then(Path::parent).context("the test binary is in no folder")?.join(binary);
+    ensure!(path.exists(), "{} is missing: build it with `cargo build -p {package} --bin {binary}` (`make test` does), or set {named}", path.display());
+    Ok(path)
+}
 
 /// A child process that is killed when this value is dropped, and also when the test process dies without dropping it.
 ///

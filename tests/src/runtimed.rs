@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use berth_runtimed::shim::spec::{Holder, LOCK_FILE};
 use berth_runtimed::shim::tree;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,17 +13,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::poll::PATIENCE;
-use crate::process::{Guarded, Scratch, free_port};
+use crate::process::{self, Guarded, Scratch, free_port};
 
 /// The binary under test: `RUNTIMED_BIN` if set, else the one beside the running test binary's folder.
 pub fn binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("RUNTIMED_BIN") {
-        return Ok(PathBuf::from(path));
-    }
-    let test = std::env::current_exe()?;
-    let path = test.parent().and_then(Path::parent).context("the test binary is in no folder")?.join("runtimed");
-    ensure!(path.exists(), "{} is missing: build it with `cargo build -p berth-runtimed` (`make test` does), or set RUNTIMED_BIN", path.display());
-    Ok(path)
+    process::built("runtimed", "berth-runtimed", "RUNTIMED_BIN")
 }
 
 /// How an agent is started: the same Pod and directory each time, so that a restart finds what it left.

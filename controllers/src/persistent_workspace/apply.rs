@@ -2,7 +2,6 @@
 
 use super::plan::{News, Step};
 use super::reconcile::Binder;
-use crate::lock;
 use berth_api::PersistentWorkspace;
 use berth_api::constants::{FINALIZER_WORKSPACE_CLEANUP, reason};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
@@ -10,6 +9,7 @@ use berth_runtime::apiclient::{CallError, Precondition, delete_observed, finaliz
 use berth_runtime::events::{EventType, Occurrence, Regarding};
 use berth_runtime::informer::Stored;
 use berth_runtime::lease::NotLeader;
+use berth_runtime::lock;
 use kube::Api;
 use serde_json::{Map, Value};
 

@@ -5,11 +5,8 @@
 use super::*;
 use crate::persistent_workspace::apply::difference;
 use crate::policy::Policy;
-use crate::testing::{Api, KeptRun, PODS, RUNS, State, TestClock, WORKSPACES, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
-use berth_api::Run;
+use crate::testing::{Api, PODS, RUNS, State, TestClock, WORKSPACES, informers, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
-use berth_runtime::informer::{WatchConfig, informer};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 struct World {
@@ -35,12 +32,7 @@ impl World {
 
     async fn start_with(api: Api, policies: watch::Receiver<Policies>) -> Self {
         let (client, stop, clock) = (api.client(), CancellationToken::new(), TestClock::new());
-        let (pods, watch_pods) = informer::<Pod>("pods");
-        let (workspaces, watch_workspaces) = informer::<PersistentWorkspace>("persistentworkspaces");
-        let (runs, watch_runs) = informer::<KeptRun>("runs");
-        tokio::spawn(watch_pods.run(client.clone(), WatchConfig::default(), |pod: Pod| pod, stop.clone()));
-        tokio::spawn(watch_workspaces.run(client.clone(), WatchConfig::default(), |workspace: PersistentWorkspace| workspace, stop.clone()));
-        tokio::spawn(watch_runs.run(client.clone(), WatchConfig::default(), |run: Run| KeptRun::new(run), stop.clone()));
+        let (pods, workspaces, runs) = informers(&client, &stop);
         let context = Context {
             client,
             pods,

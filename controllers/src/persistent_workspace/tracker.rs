@@ -7,7 +7,7 @@ use super::choose::{Candidate, Load};
 use super::plan::Found;
 use crate::pods::RuntimePod;
 use crate::policy::Policies;
-use berth_api::runtime_ready::{Availability, Heartbeat, Now, PodFacts, Verdict};
+use berth_api::runtime_ready::{Availability, Now, PodFacts, Verdict};
 use berth_runtime::ObjectKey;
 use berth_runtime::informer::Stored;
 use std::collections::{BTreeSet, HashMap};
@@ -87,12 +87,7 @@ impl Tracker {
     pub fn applied<P>(&mut self, pod: &Stored<P>, read: RuntimePod<'_>, now: Now) -> Effect {
         let old = self.remove(&pod.key);
         let same = old.as_ref().filter(|old| old.uid == pod.uid);
-        let remembered = same.and_then(|old| old.facts.heartbeat);
-        let heartbeat = match read.probe_time_ms {
-            Some(probe_ms) => Some(Heartbeat::observe(remembered, probe_ms, now)),
-            None => remembered,
-        };
-        let facts = PodFacts { running: read.running, ready: read.ready, terminating: read.terminating, heartbeat_true: read.heartbeat_true, heartbeat };
+        let facts = PodFacts::fold(same.map(|old| &old.facts), read.signs, now);
         let runtime = same.map(|old| &old.runtime).filter(|runtime| &***runtime == read.runtime).cloned().unwrap_or_else(|| Arc::from(read.runtime));
         let availability = self.policies.of(&runtime).judge(facts.availability(now));
         let mut effect = Effect::default();

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::policy::Policy;
+use berth_api::runtime_ready::PodSigns;
 
 const WALL: i64 = 1_700_000_000_000;
 
@@ -19,11 +20,7 @@ fn pod(uid: &str) -> Stored<()> {
 fn beats(beat_ms: i64) -> RuntimePod<'static> {
     RuntimePod {
         runtime: "bash",
-        running: true,
-        ready: true,
-        terminating: false,
-        heartbeat_true: true,
-        probe_time_ms: Some(WALL + beat_ms),
+        signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(WALL + beat_ms) },
         agent: true,
         runs: 4,
     }
@@ -73,7 +70,7 @@ fn readiness_is_judged_at_the_moment_of_asking() {
 fn losing_readiness_concerns_only_those_on_the_pod() {
     let mut tracker = Tracker::default();
     tracker.applied(&pod("u"), beats(0), now(0));
-    let effect = tracker.applied(&pod("u"), RuntimePod { ready: false, ..beats(0) }, now(1));
+    let effect = tracker.applied(&pod("u"), RuntimePod { signs: PodSigns { ready: false, ..beats(0).signs }, ..beats(0) }, now(1));
     assert_eq!(effect.wake, [on()]);
     assert_eq!(tracker.applied(&pod("u"), beats(0), now(2)).wake, [on(), waiting("bash")]);
 }
@@ -130,8 +127,12 @@ fn waived(runtime: &str) -> Policies {
 }
 
 /// A Pod that is Ready and whose agent has never beaten.
-const SILENT: RuntimePod<'static> =
-    RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None, agent: true, runs: 2 };
+const SILENT: RuntimePod<'static> = RuntimePod {
+    runtime: "bash",
+    signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None },
+    agent: true,
+    runs: 2,
+};
 
 #[test]
 fn without_a_required_heartbeat_a_ready_pod_is_available_and_no_timer_runs() {

@@ -142,7 +142,7 @@ pub fn plan(run: &Run, pod: PodState, workspace: WorkspaceState, asked: Policy, 
     if !may_act(stage, cancel_requested, pod, workspace, asked) {
         return Plan::Leave;
     }
-    let attempt = attempt(run);
+    let attempt = run.attempt();
     if cancel_requested {
         return Plan::End { phase: "Cancelled", attempt, fault: Fault { reason: reason::CANCELLED, message: "cancelled by user" } };
     }
@@ -174,11 +174,6 @@ fn ended(run: &Run, wall_ms: i64) -> Plan {
         Ok(left_ms) if left_ms > 0 => Plan::Later(Duration::from_millis(left_ms)),
         _ => Plan::Delete,
     }
-}
-
-/// The attempt under way; absent is the first (reference §1.2).
-fn attempt(run: &Run) -> i32 {
-    run.status.as_ref().and_then(|status| status.attempt).unwrap_or(1).max(1)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use super::plan::PodState;
 use crate::pods::RuntimePod;
 use berth_api::liveness::Liveness;
-use berth_api::runtime_ready::Now;
+use berth_api::runtime_ready::{Now, PodSigns};
 use berth_runtime::ObjectKey;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,16 +40,16 @@ impl Pods {
     pub fn applied(&mut self, key: &ObjectKey, uid: &Arc<str>, read: RuntimePod<'_>, now: Now) -> Effect {
         let old = self.remove(key);
         let same = old.as_ref().filter(|old| old.uid == *uid);
-        let liveness = Liveness::observe(same.map(|old| old.liveness), read.ready, read.heartbeat_true, read.probe_time_ms, now);
+        let liveness = Liveness::observe(same.map(|old| old.liveness), read.signs, now);
         let replaced = old.is_some() && same.is_none();
-        let mut effect = Effect { wake: replaced || (read.terminating && same.is_none_or(|old| !old.terminating)), look_again: None };
+        let mut effect = Effect { wake: replaced || (read.signs.terminating && same.is_none_or(|old| !old.terminating)), look_again: None };
         let mut armed = same.is_some_and(|old| old.armed);
         if !armed && !liveness.is_lost(now) {
             armed = true;
             effect.look_again = Some(until_lost(liveness, now));
         }
         self.by_uid.insert(uid.clone(), key.clone());
-        self.by_key.insert(key.clone(), Tracked { uid: uid.clone(), terminating: read.terminating, ready: read.ready, liveness, armed });
+        self.by_key.insert(key.clone(), Tracked { uid: uid.clone(), terminating: read.signs.terminating, ready: read.signs.ready, liveness, armed });
         effect
     }
 
@@ -86,9 +86,9 @@ impl Pods {
 
     /// Whether the Pod is lost, now that it was read past the cache: what the cache hasn't shown yet is a sign of life, too. A Pod
     /// that isn't watched (it lost its label) is never lost.
-    pub fn is_lost(&self, key: &ObjectKey, uid: &str, ready: bool, heartbeat_true: bool, probe_time_ms: Option<i64>, now: Now) -> bool {
+    pub fn is_lost(&self, key: &ObjectKey, uid: &str, signs: PodSigns, now: Now) -> bool {
         let known = self.by_key.get(key).filter(|pod| &*pod.uid == uid);
-        known.is_some_and(|pod| Liveness::observe(Some(pod.liveness), ready, heartbeat_true, probe_time_ms, now).is_lost(now))
+        known.is_some_and(|pod| Liveness::observe(Some(pod.liveness), signs, now).is_lost(now))
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Tracked> {
@@ -106,15 +106,18 @@ fn until_lost(liveness: Liveness, now: Now) -> Duration {
 mod tests {
     use super::*;
 
-    const WELL: RuntimePod<'static> =
-        RuntimePod { runtime: "bash", running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(0), agent: true, runs: 2 };
+    const WELL: PodSigns = PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(0) };
+
+    fn of(signs: PodSigns) -> RuntimePod<'static> {
+        RuntimePod { runtime: "bash", signs, agent: true, runs: 2 }
+    }
 
     fn now(mono_ms: u64) -> Now {
         Now { wall_ms: 0, mono_ms }
     }
 
     fn beat(at: i64) -> RuntimePod<'static> {
-        RuntimePod { probe_time_ms: Some(at), ..WELL }
+        of(PodSigns { probe_time_ms: Some(at), ..WELL })
     }
 
     fn key(name: &str) -> ObjectKey {
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(pods.fired(&p, now(50_001)), Effect { wake: true, look_again: None });
         assert_eq!(pods.state(&p, Some("u"), now(50_001)), PodState::Silent);
         assert_eq!(
-            pods.applied(&p, &u, RuntimePod { ready: false, ..beat(20_000) }, now(50_002)),
+            pods.applied(&p, &u, of(PodSigns { ready: false, ..beat(20_000).signs }), now(50_002)),
             Effect { wake: false, look_again: after(30_001) },
             "it just ceased"
         );
@@ -150,7 +153,7 @@ mod tests {
     fn a_pod_that_goes_ends_or_is_replaced_wakes_its_runs_once() {
         let (mut pods, p, u) = (Pods::default(), key("p"), Arc::from("u"));
         pods.applied(&p, &u, beat(0), now(0));
-        let ending = RuntimePod { terminating: true, ..beat(0) };
+        let ending = of(PodSigns { terminating: true, ..WELL });
         assert!(pods.applied(&p, &u, ending, now(1)).wake);
         assert!(!pods.applied(&p, &u, ending, now(2)).wake);
         assert_eq!(pods.state(&p, None, now(2)), PodState::Terminating);
@@ -177,10 +180,10 @@ mod tests {
         let (mut pods, p) = (Pods::default(), key("p"));
         pods.applied(&p, &Arc::from("u"), beat(0), now(0));
         let late = now(40_000);
-        let lost = |uid, ready, beats, probe| pods.is_lost(&p, uid, ready, beats, probe, late);
+        let lost = |uid, ready, heartbeat_true, probe_time_ms| pods.is_lost(&p, uid, PodSigns { ready, heartbeat_true, probe_time_ms, ..WELL }, late);
         assert!(lost("u", true, true, Some(0)), "as in the cache");
         assert!(!lost("u", true, true, Some(35_000)), "it has beaten meanwhile");
         assert!(!lost("u", false, true, Some(0)), "until now it was well, as far as the cache knows");
-        assert!(!lost("v", true, true, Some(0)) && !pods.is_lost(&key("q"), "u", true, true, None, late), "not watched");
+        assert!(!lost("v", true, true, Some(0)) && !pods.is_lost(&key("q"), "u", PodSigns { probe_time_ms: None, ..WELL }, late), "not watched");
     }
 }

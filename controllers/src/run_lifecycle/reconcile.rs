@@ -3,12 +3,12 @@
 use super::apply::{Action, Change, change};
 use super::plan::{Plan, PodState, WorkspaceState, may_act, plan};
 use super::pods::{Effect, Pods};
+use crate::again;
 use crate::pods::RuntimePod;
 use crate::policy::Policies;
 use crate::runs::{ReadRun, RunIndex, RunView, Stage, view};
-use crate::{again, lock};
 use berth_api::persistent_workspace::WorkspacePhase;
-use berth_api::runtime_ready::{Now, PodFacts, runtime_of};
+use berth_api::runtime_ready::{Now, PodSigns, runtime_of};
 use berth_api::{PersistentWorkspace, Run, decode};
 use berth_runtime::apiclient::{CallError, Precondition, delete_observed, get_json, get_uncached, status_merge_patch};
 use berth_runtime::backoff::Backoff;
@@ -16,7 +16,7 @@ use berth_runtime::events::{Occurrence, Recorder, Regarding};
 use berth_runtime::informer::{Informer, Stored};
 use berth_runtime::lease::{Fence, NotLeader};
 use berth_runtime::workqueue::{Next, QueueObserver, WorkQueue, run_workers};
-use berth_runtime::{Clock, ObjectKey};
+use berth_runtime::{Clock, ObjectKey, lock};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -299,15 +299,14 @@ impl<R: Send + Sync + 'static, P: Send + Sync + 'static, W: Send + Sync + 'stati
         if let Some(assigned) = assigned_uid.filter(|assigned| *assigned != uid) {
             return if lock(&self.pods).lives_elsewhere(key, assigned) { PodState::Inconsistent } else { PodState::Replaced };
         }
-        let facts = PodFacts::observe(None, pod, now);
-        let probe_time_ms = facts.heartbeat.map(|heartbeat| heartbeat.probe_time_ms);
+        let signs = PodSigns::of(pod);
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
         let is_starting = conditions.is_none_or(|conditions| conditions.iter().all(|condition| condition.type_ != "Ready"));
-        if facts.terminating {
+        if signs.terminating {
             PodState::Terminating
-        } else if runtime_of(pod).is_none() || is_starting || !lock(&self.pods).is_lost(key, uid, facts.ready, facts.heartbeat_true, probe_time_ms, now) {
+        } else if runtime_of(pod).is_none() || is_starting || !lock(&self.pods).is_lost(key, uid, signs, now) {
             PodState::Well
-        } else if facts.ready {
+        } else if signs.ready {
             PodState::Silent
         } else {
             PodState::NotReady

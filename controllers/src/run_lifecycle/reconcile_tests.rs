@@ -4,8 +4,7 @@
 
 use super::*;
 use crate::policy::Policy;
-use crate::testing::{Api as Server, KeptRun, PODS, RUNS, State, TestClock, WORKSPACES, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
-use berth_runtime::informer::{WatchConfig, informer};
+use crate::testing::{Api as Server, PODS, RUNS, State, TestClock, WORKSPACES, informers, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
 use serde_json::{Value, json};
 
 struct World {
@@ -28,12 +27,7 @@ impl World {
     /// A lifecycle on `api`, and the time it needs to come to rest.
     async fn start(api: Server, policy: Policy) -> Self {
         let (client, stop, clock) = (api.client(), CancellationToken::new(), TestClock::new());
-        let (pods, watch_pods) = informer::<Pod>("pods");
-        let (workspaces, watch_workspaces) = informer::<PersistentWorkspace>("persistentworkspaces");
-        let (runs, watch_runs) = informer::<KeptRun>("runs");
-        tokio::spawn(watch_pods.run(client.clone(), WatchConfig::default(), |pod: Pod| pod, stop.clone()));
-        tokio::spawn(watch_workspaces.run(client.clone(), WatchConfig::default(), |workspace: PersistentWorkspace| workspace, stop.clone()));
-        tokio::spawn(watch_runs.run(client.clone(), WatchConfig::default(), |run: Run| KeptRun::new(run), stop.clone()));
+        let (pods, workspaces, runs) = informers(&client, &stop);
         let acted = Arc::<Mutex<Vec<&'static str>>>::default();
         let told = acted.clone();
         let context = Context {
@@ -312,29 +306,22 @@ async fn finished_runs_are_deleted_in_time_and_a_time_raised_at_the_last_moment_
 
 #[tokio::test(start_paused = true)]
 async fn a_start_finds_what_happened_while_nobody_watched() {
-    let api = Server::with(&[
+    let objects = [
         (PODS, pod("p", "u9", true, -3_600)),
         (RUNS, run("replaced", json!({}), running())),
         (RUNS, run("gone", retries(), json!({"phase": "Ready", "assignedPod": "x", "assignedPodUID": "ux", "startTime": time(-99)}))),
         (RUNS, run("here", json!({}), json!({"phase": "Running", "assignedPod": "p", "assignedPodUID": "u9", "startTime": time(-99)}))),
         (RUNS, run("over", json!({"ttlSecondsAfterFinished": 1}), json!({"phase": "Failed", "completionTime": time(-99)}))),
         (RUNS, run("nowhere", json!({}), json!({"phase": "Running"}))),
-    ]);
+    ];
+    let api = Server::with(&objects);
     api.state().pods_mute = true;
     let world = World::start(api, Policy::default()).await;
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(world.acted().is_empty() && world.reads() == 0, "an empty cache is no empty cluster");
     drop(world);
 
-    let api = Server::with(&[
-        (PODS, pod("p", "u9", true, -3_600)),
-        (RUNS, run("replaced", json!({}), running())),
-        (RUNS, run("gone", retries(), json!({"phase": "Ready", "assignedPod": "x", "assignedPodUID": "ux", "startTime": time(-99)}))),
-        (RUNS, run("here", json!({}), json!({"phase": "Running", "assignedPod": "p", "assignedPodUID": "u9", "startTime": time(-99)}))),
-        (RUNS, run("over", json!({"ttlSecondsAfterFinished": 1}), json!({"phase": "Failed", "completionTime": time(-99)}))),
-        (RUNS, run("nowhere", json!({}), json!({"phase": "Running"}))),
-    ]);
-    let world = World::start(api, Policy::default()).await;
+    let world = World::with(&objects).await;
     let mut acted = world.acted();
     acted.sort_unstable();
     assert_eq!(acted, ["deleted", "failed", "retried"]);

@@ -129,6 +129,8 @@ pub mod reason {
     pub const WAITING_FOR_AGENT: &str = "WaitingForAgent";
     /// Cleaned=True: the agent has removed the directory, or found none.
     pub const REMOVED: &str = "Removed";
+    /// Cleaned=False: the agent could not remove the directory, and tries again.
+    pub const REMOVE_FAILED: &str = "RemoveFailed";
     /// Available=False: expired; no new Run is admitted.
     pub const RELEASED: &str = "Released";
     /// Available=False: being deleted.

@@ -5,7 +5,7 @@
 //! not watched for 30 s is not lost: a controller that starts, or a skewed clock, kills nothing.
 
 use crate::constants::HEARTBEAT_LOST_MS;
-use crate::runtime_ready::Now;
+use crate::runtime_ready::{Now, PodSigns};
 
 /// What was seen of one Pod (one UID), as far as signs of life go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Folds what was just read of a Pod into what was known of it. `ready`: condition Ready is True. `heartbeat_true`: condition
-    /// `kruntimes.io/RuntimedReady` is True, at `probe_time_ms`.
-    pub fn observe(previous: Option<Self>, ready: bool, heartbeat_true: bool, probe_time_ms: Option<i64>, now: Now) -> Self {
+    /// Folds what was just read of a Pod into what was known of it.
+    pub fn observe(previous: Option<Self>, signs: PodSigns, now: Now) -> Self {
+        let PodSigns { ready, heartbeat_true, probe_time_ms, .. } = signs;
         let well = ready && heartbeat_true;
         let is_sign = match previous {
             None => true,
@@ -53,11 +53,15 @@ mod tests {
         Now { wall_ms: 7, mono_ms: 1_000 + elapsed }
     }
 
+    fn signs(ready: bool, heartbeat_true: bool, probe_time_ms: Option<i64>) -> PodSigns {
+        PodSigns { running: true, ready, terminating: false, heartbeat_true, probe_time_ms }
+    }
+
     /// When a Pod is lost that was observed like this: at, ready, heartbeat True, its time.
     fn lost_after(seen: &[(u64, bool, bool, Option<i64>)]) -> u64 {
         let mut known = None;
         for (at, ready, beats, probe) in seen {
-            known = Some(Liveness::observe(known, *ready, *beats, *probe, now(*at)));
+            known = Some(Liveness::observe(known, signs(*ready, *beats, *probe), now(*at)));
         }
         let lost = known.map_or(0, Liveness::lost_at_mono_ms);
         assert!(known.is_some_and(|known| known.is_lost(Now { wall_ms: 0, mono_ms: lost }) && !known.is_lost(Now { wall_ms: 0, mono_ms: lost - 1 })));
@@ -86,7 +90,7 @@ mod tests {
     #[test]
     fn no_time_overflows() {
         let late = Now { wall_ms: i64::MAX, mono_ms: u64::MAX };
-        let seen = Liveness::observe(None, true, true, Some(i64::MIN), late);
+        let seen = Liveness::observe(None, signs(true, true, Some(i64::MIN)), late);
         assert_eq!(seen.lost_at_mono_ms(), u64::MAX);
     }
 }

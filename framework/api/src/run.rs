@@ -182,4 +182,9 @@ impl Run {
     pub fn phase(&self) -> &RunPhase {
         self.status.as_ref().map_or(&RunPhase::Pending, |status| &status.phase)
     }
+
+    /// The attempt it is in, from 1; absent and 0 are the first (reference §1.2).
+    pub fn attempt(&self) -> i32 {
+        self.status.as_ref().and_then(|status| status.attempt).unwrap_or(1).max(1)
+    }
 }

@@ -122,11 +122,7 @@ pub fn run_view(run: &SeenRun) -> Option<RunView<'_>> {
 pub fn pod_view(pod: &PodObject) -> Option<RuntimePod<'_>> {
     Some(RuntimePod {
         runtime: &pod.runtime,
-        running: pod.running,
-        ready: pod.ready,
-        terminating: pod.terminating,
-        heartbeat_true: pod.heartbeat_true,
-        probe_time_ms: pod.probe_ms,
+        signs: pod.signs(),
         agent: pod.workspace_agent,
         runs: pod.capacity.get(RESOURCE_RUNS).map_or(0, |runs| u64::try_from(*runs).unwrap_or(0)),
     })

@@ -294,17 +294,17 @@ impl Elector {
         if let Some(epoch) = leadership.epoch().filter(|epoch| before != Some(*epoch)) {
             tracing::info!(lease = %self.lease_name(), epoch, "leading");
         }
-        if let Leadership::Standby { holder: Some(holder) } = &leadership
-            && *holder != self.config.identity
-            && *self.leadership.borrow() != leadership
-        {
-            tracing::info!(lease = %self.lease_name(), leader = holder, "standing by");
-        }
-        self.leadership.send_if_modified(|current| {
+        let changed = self.leadership.send_if_modified(|current| {
             let changed = *current != leadership;
             *current = leadership;
             changed
         });
+        if changed
+            && let Leadership::Standby { holder: Some(holder) } = &*self.leadership.borrow()
+            && *holder != self.config.identity
+        {
+            tracing::info!(lease = %self.lease_name(), leader = holder, "standing by");
+        }
     }
 
     fn log_end(&self, epoch: u64, why: Lost) {

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use berth_api::PersistentWorkspace;
 use berth_api::conditions::{ConditionChange, ConditionStatus, set_condition};
-use berth_api::constants::{FINALIZER_WORKSPACE_CLEANUP, workspace_condition};
-use berth_api::run::RunPhase;
+use berth_api::constants::{FINALIZER_WORKSPACE_CLEANUP, reason, workspace_condition};
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::{CallError, Precondition, get_uncached, status_merge_patch};
 use berth_runtime::workqueue::Next;
@@ -17,10 +16,6 @@ use super::plan::is_mine;
 use super::store::WorkspaceUse;
 use super::{Agent, status, workspace};
 
-/// Reason of Cleaned=True.
-const REMOVED: &str = "Removed";
-/// Reason of Cleaned=False when the file system refuses.
-const REMOVE_FAILED: &str = "RemoveFailed";
 /// While a Run that has nothing here yet, or between two attempts, names it.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
@@ -56,8 +51,7 @@ fn is_named(agent: &Agent, workspace: &str) -> bool {
     let mut named = false;
     agent.runs.for_each(|stored| {
         let Some(run) = stored.object.as_ref() else { return };
-        let is_active = matches!(run.phase(), RunPhase::Scheduled | RunPhase::Running | RunPhase::Ready);
-        named |= is_active && is_mine(run, &agent.me) && run.spec.workspace.as_ref().is_some_and(|used| used.name == workspace);
+        named |= run.phase().is_active() && is_mine(run, &agent.me) && run.spec.workspace.as_ref().is_some_and(|used| used.name == workspace);
     });
     named
 }
@@ -74,8 +68,8 @@ async fn clean(agent: &Arc<Agent>, workspace: &PersistentWorkspace) -> Result<Ne
     }
     let removed = remove(agent, WorkspaceUse { name: name.clone(), uid: uid.clone() }).await;
     let (said, reason, message) = match &removed {
-        Ok(()) => (ConditionStatus::True, REMOVED, "the directory is removed".to_owned()),
-        Err(error) => (ConditionStatus::False, REMOVE_FAILED, error.clone()),
+        Ok(()) => (ConditionStatus::True, reason::REMOVED, "the directory is removed".to_owned()),
+        Err(error) => (ConditionStatus::False, reason::REMOVE_FAILED, error.clone()),
     };
     let mut conditions = workspace.status.as_ref().map(|status| status.conditions.clone()).unwrap_or_default();
     let change = set_condition(&mut conditions, workspace_condition::CLEANED, said, reason, &message, &status::seconds(agent.clock.now().wall_ms));

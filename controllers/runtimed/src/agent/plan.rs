@@ -84,11 +84,6 @@ pub enum Step {
     Repeat(Failure),
 }
 
-/// The attempt a Run is in: 0 and absent are the first.
-pub fn attempt_of(run: &Run) -> i32 {
-    run.status.as_ref().and_then(|status| status.attempt).unwrap_or(0).max(1)
-}
-
 /// Whether the Run is assigned to this very Pod. Without a UID that can't be told, so it is not.
 pub fn is_mine(run: &Run, me: &Me) -> bool {
     run.status.as_ref().is_some_and(|status| status.assigned_pod.as_deref() == Some(&me.name) && status.assigned_pod_uid.as_deref() == Some(&me.uid))
@@ -97,7 +92,7 @@ pub fn is_mine(run: &Run, me: &Me) -> bool {
 /// Plans the next step. `run` is None if there is no such Run; `now_ms` is the wall clock.
 pub fn plan(run: Option<&Run>, local: Option<Local<'_>>, me: &Me, now_ms: i64) -> Step {
     let Some(run) = run.filter(|run| is_mine(run, me) && run.metadata.deletion_timestamp.is_none()) else { return let_go(local) };
-    let is_this = |local: &Local<'_>| local.attempt == attempt_of(run) && run.metadata.uid.as_deref() == Some(local.uid);
+    let is_this = |local: &Local<'_>| local.attempt == run.attempt() && run.metadata.uid.as_deref() == Some(local.uid);
     if local.as_ref().is_some_and(|local| !is_this(local)) {
         return let_go(local);
     }
@@ -163,7 +158,7 @@ fn lost(run: &Run) -> Step {
 
 /// A failed attempt is repeated if the policy says so.
 pub fn fail(run: &Run, failure: Failure) -> Step {
-    if is_repeated(run, attempt_of(run), &failure) { Step::Repeat(failure) } else { Step::End(failure) }
+    if is_repeated(run, run.attempt(), &failure) { Step::Repeat(failure) } else { Step::End(failure) }
 }
 
 /// While the Run waits for its next attempt: when that may begin.
@@ -172,7 +167,7 @@ fn pause_until_ms(run: &Run) -> Option<i64> {
     if running.status != "False" {
         return None;
     }
-    let pause = run.spec.retry_policy.clone().unwrap_or_default().pause_before(attempt_of(run)).unwrap_or_default();
+    let pause = run.spec.retry_policy.clone().unwrap_or_default().pause_before(run.attempt()).unwrap_or_default();
     Some(running.last_transition_time.0.as_millisecond().saturating_add(i64::try_from(pause.as_millis()).unwrap_or(i64::MAX)))
 }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::process::Child;
 
 use super::locals::{Admission, Entry};
-use super::plan::{Standing, Step, attempt_of, fail, is_mine, plan};
+use super::plan::{Standing, Step, fail, is_mine, plan};
 use super::store::{Record, WorkspaceUse};
 use super::verdict::{Failure, failure_of, failure_of_outputs};
 use super::{Agent, fence, job, outputs, processes, server, status, watch, workspace};
@@ -132,7 +132,7 @@ async fn discard(agent: &Arc<Agent>, record: &Record) -> Flow {
     if let Some(server) = agent.server.as_ref().filter(|_| record.started || agent.locals.has_started(&record.uid)) {
         server.forget(&record.uid).await;
         if let Some(used) = &record.workspace {
-            let own = agent.store.root().join("persistent").join(&used.name).join(job::own_folder(&record.uid));
+            let own = agent.store.workspace_dir(&used.name).join(job::own_folder(&record.uid));
             if let Err(error) = agent.store.trash(&own) {
                 tracing::warn!(path = %own.display(), %error, "can't be removed");
             }
@@ -266,7 +266,7 @@ async fn claim(agent: &Arc<Agent>, run: &Run, entry: Option<&Entry>) -> Result<F
     let now = status::seconds(agent.clock.now().wall_ms);
     match write(agent, run, "claim", &status::claim(run, &now)).await? {
         true => {
-            tracing::info!(run = name, attempt = attempt_of(run), "claimed");
+            tracing::info!(run = name, attempt = run.attempt(), "claimed");
             Ok(Flow::Rest)
         }
         false => Ok(Flow::Reread),
@@ -313,7 +313,7 @@ fn record(agent: &Agent, run: &Run, workspace: Option<WorkspaceUse>) -> Record {
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
         pod_uid: agent.me.uid.clone(),
-        attempt: attempt_of(run),
+        attempt: run.attempt(),
         // The plan has checked them.
         requests: run.spec.requests().unwrap_or_default(),
         workspace,
@@ -387,7 +387,7 @@ async fn repeat(agent: &Arc<Agent>, run: &Run, failure: &Failure) -> Result<Flow
     }
     agent.metrics.attempt_failed(failure.reason);
     agent.metrics.retried();
-    publish(agent, run, EventType::Warning, "RunFailedRetrying", format!("attempt {}: {}: {}", attempt_of(run), failure.reason, failure.message));
+    publish(agent, run, EventType::Warning, "RunFailedRetrying", format!("attempt {}: {}: {}", run.attempt(), failure.reason, failure.message));
     Ok(Flow::Rest)
 }
 

@@ -10,9 +10,10 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_runtime::lock;
 use serde::{Deserialize, Serialize};
 use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
@@ -80,7 +81,7 @@ impl RuntimeServer {
     }
 
     fn stop_of(&self, uid: &str) -> CancellationToken {
-        self.stops.lock().unwrap_or_else(PoisonError::into_inner).entry(uid.to_owned()).or_default().clone()
+        lock(&self.stops).entry(uid.to_owned()).or_default().clone()
     }
 
     /// Asks for the end of an execution.
@@ -91,7 +92,7 @@ impl RuntimeServer {
     /// The Run is let go: nothing of it stays, here and there.
     pub async fn forget(&self, uid: &str) {
         self.clear(uid).await;
-        self.stops.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        lock(&self.stops).remove(uid);
     }
 
     /// Lets the server forget an execution, cancelling it if it runs; within 5 s, or not at all.

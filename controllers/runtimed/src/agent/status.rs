@@ -8,7 +8,6 @@ use berth_api::constants::{reason, run_condition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::{Value, json};
 
-use super::plan::attempt_of;
 use super::verdict::Failure;
 
 /// A time on the wire: whole seconds (reference §0.3).
@@ -31,7 +30,7 @@ pub fn claim_again(run: &Run, now: &Time) -> Value {
 pub fn repeat(run: &Run, failure: &Failure, now: &Time) -> Value {
     json!({
         "phase": "Running",
-        "attempt": attempt_of(run).saturating_add(1),
+        "attempt": run.attempt().saturating_add(1),
         "message": failure.message,
         "conditions": running(run, ConditionStatus::False, failure.reason, &failure.message, now),
     })
@@ -45,7 +44,7 @@ pub fn succeeded(run: &Run, outputs: &BTreeMap<String, String>, now: &Time) -> V
         "phase": "Succeeded",
         "message": "execution completed",
         "completionTime": now,
-        "attempt": attempt_of(run),
+        "attempt": run.attempt(),
         "outputs": if outputs.is_empty() { Value::Null } else { json!(outputs) },
         "conditions": conditions,
     })
@@ -59,7 +58,7 @@ pub fn failed(run: &Run, failure: &Failure, now: &Time) -> Value {
         "phase": failure.phase().as_str(),
         "message": failure.message,
         "completionTime": now,
-        "attempt": attempt_of(run),
+        "attempt": run.attempt(),
         "conditions": conditions,
     })
 }

@@ -21,6 +21,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
+/// Folder of the data of workspaces, by name.
+pub const PERSISTENT: &str = "persistent";
+
 /// One attempt of one Run as it was claimed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
@@ -94,7 +97,7 @@ impl Store {
             tracing::info!(root = %root.display(), "the mode of the volume can't be changed: Runs can write there too");
         }
         let state = root.join(".runtimed");
-        for (path, mode) in [(state.clone(), 0o700), (state.join("runs"), 0o700), (state.join("trash"), 0o700), (root.join("persistent"), 0o755)] {
+        for (path, mode) in [(state.clone(), 0o700), (state.join("runs"), 0o700), (state.join("trash"), 0o700), (root.join(PERSISTENT), 0o755)] {
             match DirBuilder::new().mode(mode).create(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(&path)(error)),
                 _ => {}
@@ -118,6 +121,11 @@ impl Store {
     /// Whoever changes a workspace's directory or marker holds this: several Runs may come to one at once.
     pub fn workspaces(&self) -> MutexGuard<'_, ()> {
         berth_runtime::lock(&self.workspaces)
+    }
+
+    /// Where the data of a workspace is. Its name has been checked.
+    pub fn workspace_dir(&self, name: &str) -> PathBuf {
+        self.root.join(PERSISTENT).join(name)
     }
 
     /// The state directory of a Run.

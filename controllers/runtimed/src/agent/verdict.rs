@@ -6,7 +6,6 @@ use berth_api::message::bounded;
 use berth_api::run::RunPhase;
 
 use super::outputs::OutputsError;
-use super::plan::attempt_of;
 use crate::shim::spec::{Exit, Outcome};
 
 /// A Run, or an attempt of it, that did not succeed.
@@ -84,7 +83,7 @@ pub fn failure_of(run: &Run, exit: &Exit) -> Option<Failure> {
         Outcome::Lost if run.spec.cancel_requested => Failure::cancelled().into_parts(),
         Outcome::Lost => Failure::lost().into_parts(),
         Outcome::Stopped if run.spec.cancel_requested => Failure::cancelled().into_parts(),
-        Outcome::Stopped => (reason::EXECUTION_LOST, format!("stopped by the agent in attempt {}", attempt_of(run))),
+        Outcome::Stopped => (reason::EXECUTION_LOST, format!("stopped by the agent in attempt {}", run.attempt())),
     };
     let message = match exit.survivors.len() {
         0 => message,

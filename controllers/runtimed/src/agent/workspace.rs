@@ -12,7 +12,7 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, DirBuilder, DirBuilderExt, OpenOptions};
 use rustix::fs::{Gid, Mode, Uid, fchmod, fchown};
 
-use super::store::{Store, WorkspaceUse};
+use super::store::{PERSISTENT, Store, WorkspaceUse};
 
 /// Folder of the markers in `persistent`; no workspace's name begins with a dot.
 const MARKERS: &str = ".uid";
@@ -54,7 +54,7 @@ pub fn prepare(store: &Store, workspace: &WorkspaceUse, run_as: Option<(u32, u32
     // Marker and directory change together, of one workspace at a time.
     let _alone = store.workspaces();
     let persistent = persistent(store).map_err(io)?;
-    let path = store.root().join("persistent").join(name);
+    let path = store.workspace_dir(name);
     let there = kind(&persistent, name).map_err(io)?;
     if let Some(what @ ("a symbolic link" | "no directory")) = there {
         return Err(WorkspaceError::NotADirectory { name: name.clone(), path, what });
@@ -124,7 +124,7 @@ pub fn remove(store: &Store, workspace: &WorkspaceUse) -> Result<(), WorkspaceEr
     if marker(&markers, name).map_err(io)?.as_deref() != Some(uid) {
         return Ok(());
     }
-    store.trash(&store.root().join("persistent").join(name)).map_err(io)?;
+    store.trash(&store.workspace_dir(name)).map_err(io)?;
     markers.remove_file(name).map_err(io)
 }
 
@@ -145,7 +145,7 @@ pub fn all(store: &Store) -> io::Result<Vec<WorkspaceUse>> {
 }
 
 fn persistent(store: &Store) -> io::Result<Dir> {
-    Dir::open_ambient_dir(store.root(), ambient_authority())?.open_dir_nofollow("persistent")
+    Dir::open_ambient_dir(store.root(), ambient_authority())?.open_dir_nofollow(PERSISTENT)
 }
 
 fn markers(persistent: &Dir) -> io::Result<Dir> {

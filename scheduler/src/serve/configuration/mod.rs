@@ -266,10 +266,14 @@ mod tests {
     }
 
     fn keeper(body: &str) -> (Keeper, mpsc::Receiver<Reconfigure>) {
+        keeper_with(body, Overrides::default())
+    }
+
+    fn keeper_with(body: &str, overrides: Overrides) -> (Keeper, mpsc::Receiver<Reconfigure>) {
         let (to_owner, owner) = mpsc::channel(1);
         let candidate = candidate(body, None);
         let first = First { loaded: candidate.load(&Registry::builtin()).unwrap(), candidate };
-        (Keeper::new(&first, Overrides::default(), Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap())), owner)
+        (Keeper::new(&first, overrides, Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap())), owner)
     }
 
     fn owns(mut owner: mpsc::Receiver<Reconfigure>) -> tokio::task::JoinHandle<usize> {
@@ -338,11 +342,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_flags_set_is_not_held_against_an_edit() {
-        let (to_owner, owner) = mpsc::channel(1);
-        let first = candidate("", None);
-        let first = First { loaded: first.load(&Registry::builtin()).unwrap(), candidate: first };
         let overrides = Overrides { bind_workers: Some(8), election: ElectionArgs { leader_elect: Some(true), ..Default::default() } };
-        let mut keeper = Keeper::new(&first, overrides, Registry::builtin(), to_owner, Arc::new(Metrics::new().unwrap()));
+        let (mut keeper, owner) = keeper_with("", overrides);
         let owner = owns(owner);
         // As /configz shows it.
         let shown = serde_json::to_string(&**keeper.in_force.borrow()).unwrap();
