@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth --bin runtimed
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver e2e bench crds image chart docs controlplane cluster helm prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -51,6 +51,13 @@ apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" 
 e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, containerd), as root: the chart, the images, examples/ci-data-sharing
 	$(BUILD)
 	$(TEST) --test e2e -- --nocapture $(ARGS)
+
+jobs-long: controlplane ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, 10,000 finished ones
+	$(BUILD)
+	BERTH_HOSTILE_PATCHES=20000 $(TEST) --package berth-tests --test apiserver -- job_hostile --nocapture
+	BERTH_JOBS_UNDER_FAULTS=1000 BERTH_CANCELS_UNDER_FAULTS=300 $(TEST) --package berth-tests --test apiserver -- job_faults::two_leaders --nocapture
+	BERTH_FINISHED_JOBS=10000 $(TEST) --package berth-tests --test apiserver -- job_rest --nocapture
+	PROPTEST_CASES=100000 $(TEST) --package berth-controllers --lib -- job::machine::tests::properties
 
 bench: rust ## What a placement costs: fails above the promised limits of time and memory; then criterion, one world at a time
 	cargo run --locked --profile bench --package berth-benches --bin scaling

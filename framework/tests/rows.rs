@@ -3,17 +3,19 @@
 
 use berth_api::{decode, rules};
 use berth_framework::from_api::run_object;
-use rows::{Act, Expect, Kind, Row, merge};
+use rows::{Act, Expect, RUN, Row, merge};
 use serde_json::{Value, json};
 
+#[path = "../api/tests/rows/row.rs"]
+mod row;
 #[path = "../api/tests/rows/mod.rs"]
 mod rows;
 
 /// What is stored after the row.
 fn stored(row: &Row) -> Value {
     match &row.act {
-        Act::Create(object) => rules::stored_run(object),
-        Act::Update(old, patch) | Act::Status(old, patch) => rules::stored_run(&merge(&rules::stored_run(old), patch)),
+        Act::Create(object) => rules::RUN.stored(object),
+        Act::Update(old, patch) | Act::Status(old, patch) => rules::RUN.stored(&merge(&rules::RUN.stored(old), patch)),
     }
 }
 
@@ -23,7 +25,7 @@ fn reason(object: Value) -> Option<&'static str> {
 
 #[test]
 fn every_accepted_run_ends_as_its_row_says_or_is_placed() {
-    let accepted = |row: &Row| row.kind == Kind::Run && matches!(row.expect, Expect::Accepted(_)) && row.undecodable.is_none();
+    let accepted = |row: &Row| row.kind == RUN && matches!(row.expect, Expect::Accepted(_)) && row.undecodable.is_none();
     let mut ended = 0;
     for row in rows::all().into_iter().filter(accepted) {
         let object = stored(&row);

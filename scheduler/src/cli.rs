@@ -37,9 +37,9 @@ enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Places the Runs of manifests, without a cluster, and tells why
     Simulate(simulate::SimulateArgs),
-    /// Tells why a Run of a live cluster waits, or why it is where it is
+    /// Tells why a Run of a live cluster waits, or where a Job stands
     Explain(explain::ExplainArgs),
-    /// Prints the output of a Run
+    /// Prints the output of a Run, or what a Job's process has written
     Logs(logs::LogsArgs),
     /// Checks and shows configurations, prints their schema
     Config(config::ConfigArgs),

@@ -1,9 +1,10 @@
-//! `berth crds`: the CustomResourceDefinitions, generated from the Rust types and rules of framework/api.
+//! `berth crds`: the CustomResourceDefinitions, generated from the Rust types and rules of framework/api and of Jobs.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use berth_api::crds::yaml_files;
 use clap::Args;
 
 /// Flags of `berth crds`.
@@ -15,12 +16,21 @@ pub struct CrdsArgs {
     pub output: Option<PathBuf>,
 }
 
+/// File name and content of each CRD.
+///
+/// # Errors
+/// None on a tested build.
+pub fn files() -> anyhow::Result<Vec<(String, String)>> {
+    let jobs = yaml_files(berth_controllers::job::api::crds()?)?;
+    Ok(berth_api::crds_yaml()?.into_iter().chain(jobs).collect())
+}
+
 /// Prints or writes the CRDs.
 ///
 /// # Errors
 /// A folder that can't be written.
 pub fn run(args: &CrdsArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let files = berth_api::crds_yaml()?;
+    let files = files()?;
     let Some(folder) = &args.output else {
         for (_, yaml) in files {
             write!(out, "---\n{yaml}")?;

@@ -10,8 +10,25 @@ mod explain;
 mod explain_queue;
 mod explain_rules;
 mod informer;
+mod job_api;
+mod job_faults;
+mod job_hostile;
+mod job_kubernetes;
+mod job_people;
+mod job_policies;
+mod job_rest;
+#[path = "../../controllers/tests/job_rows/mod.rs"]
+mod job_rows;
+mod job_world;
 mod leader_election;
 mod metric_rows;
+#[path = "../../framework/api/tests/rows/random.rs"]
+mod random;
+#[path = "../../framework/api/tests/rows/row.rs"]
+mod row;
+mod row_server;
+#[path = "../../framework/api/tests/rows/mod.rs"]
+mod rows;
 mod runtimed_faults;
 mod runtimed_git;
 mod runtimed_life;

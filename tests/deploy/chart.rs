@@ -58,6 +58,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
                 "podLabels": {"team": "a"},
             }),
         ),
+        ("jobs", json!({"jobs": {"enabled": true}})),
         ("open", json!({"metrics": {"secure": false, "serviceMonitor": {"enabled": true}}})),
         ("self-signed", json!({"metrics": {"serviceMonitor": {"enabled": true}}})),
         ("runtimes", json!({"runtimes": runtimes(), "logging": {"format": "text"}})),

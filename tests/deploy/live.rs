@@ -252,7 +252,8 @@ fn asked(query: &str) -> String {
 
 async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
     let mut empty = Vec::new();
-    for (file, dashboard) in dashboards()? {
+    // This release carries no Jobs.
+    for (file, dashboard) in dashboards()?.into_iter().filter(|(file, _)| file != "berth-jobs.json") {
         for (title, queries) in panels(&dashboard) {
             for query in queries {
                 if prometheus.query(&asked(&query)).await?.is_empty() {
@@ -277,6 +278,8 @@ async fn every_rule_has_data(prometheus: &Prometheus) -> Result<()> {
     for rule in rules("alerts")? {
         questions.extend(selectors(rule["expr"].as_str().context("no expr")?));
     }
+    // This release carries no Jobs; what tells of them is scraped in tests/apiserver/job_people.rs.
+    questions.retain(|question| !question.starts_with("berth_job_"));
     for question in questions {
         ensure!(!prometheus.query(&question).await?.is_empty(), "{question} finds nothing");
     }

@@ -4,6 +4,7 @@
 mod clock;
 mod examples;
 mod input;
+mod jobs;
 mod refusals;
 mod result;
 

@@ -39,7 +39,7 @@ pub enum Fault {
     Hang,
     /// It is passed on and takes effect, but the answer never comes.
     HangAnswer,
-    /// It is passed on after a while.
+    /// It is passed on after a while, even if whoever sent it is gone by then.
     Delay(Duration),
     /// It is passed on at once, its answer comes after a while.
     DelayAnswer(Duration),
@@ -233,9 +233,8 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     match &fault {
         Some(Fault::Refuse) => return Err(anyhow!("refused by the test")),
         Some(Fault::Hang) => never().await,
-        Some(Fault::Delay(time)) => tokio::time::sleep(*time).await,
         Some(Fault::Answer(code)) => return body::status(*code),
-        Some(Fault::DropAnswer | Fault::HangAnswer | Fault::DelayAnswer(_)) | None => {}
+        Some(Fault::Delay(_) | Fault::DropAnswer | Fault::HangAnswer | Fault::DelayAnswer(_)) | None => {}
     }
 
     for hop in [header::HOST, header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
@@ -244,11 +243,20 @@ async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
     parts.version = hyper::Version::HTTP_11;
     let upstream = state.upstream.clone();
     let forwarded = Request::from_parts(parts, kube::client::Body::from(payload));
-    // On a task of its own: what was passed on takes effect even if the connection in front breaks meanwhile.
-    let mut response = tokio::spawn(async move { upstream.send(forwarded).await }).await??;
-    if let Some(entry) = lock(&state.journal).get_mut(index) {
-        entry.code = Some(response.status().as_u16());
-    }
+    let delay = if let Some(Fault::Delay(time)) = fault { time } else { Duration::ZERO };
+    // On a task of its own: what was sent takes effect even if the connection in front breaks meanwhile.
+    let (journal, sent) = (Arc::clone(&state), async move {
+        tokio::time::sleep(delay).await;
+        upstream.send(forwarded).await
+    });
+    let mut response = tokio::spawn(async move {
+        let answer = sent.await;
+        if let (Some(entry), Ok(answer)) = (lock(&journal.journal).get_mut(index), &answer) {
+            entry.code = Some(answer.status().as_u16());
+        }
+        answer
+    })
+    .await??;
     match &fault {
         // The answer is there, so the request has taken effect.
         Some(Fault::DropAnswer) => return Err(anyhow!("answer dropped by the test")),

@@ -8,7 +8,7 @@ use crate::none;
 
 #[test]
 fn deploy_crds_is_what_the_types_say() {
-    let generated: BTreeMap<String, String> = berth_api::crds_yaml().expect("CRDs").into_iter().collect();
+    let generated: BTreeMap<String, String> = berth_scheduler::crds::files().expect("CRDs").into_iter().collect();
     let committed: BTreeMap<String, String> = std::fs::read_dir(checkout().join("deploy/crds"))
         .expect("deploy/crds")
         .map(|entry| {

@@ -19,7 +19,7 @@ pub mod lease;
 pub mod shutdown;
 pub mod workqueue;
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, ServerTime, SystemClock};
 pub use key::ObjectKey;
 
 /// Locks `mutex`; a lock poisoned by a panicked holder is taken over, since every critical section here leaves its

@@ -5,13 +5,12 @@ use super::reconcile::Binder;
 use berth_api::PersistentWorkspace;
 use berth_api::constants::{FINALIZER_WORKSPACE_CLEANUP, reason};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
-use berth_runtime::apiclient::{CallError, Precondition, delete_observed, finalizers_merge_patch, get_uncached, status_merge_patch};
+use berth_runtime::apiclient::{CallError, Precondition, delete_observed, finalizers_merge_patch, get_uncached, merge_difference, status_merge_patch};
 use berth_runtime::events::{EventType, Occurrence, Regarding};
 use berth_runtime::informer::Stored;
 use berth_runtime::lease::NotLeader;
 use berth_runtime::lock;
 use kube::Api;
-use serde_json::{Map, Value};
 
 /// The workspace that a step is about, as the cache has it.
 pub(super) struct Target<'a, W> {
@@ -87,7 +86,7 @@ impl<P: Send + Sync + 'static, W: Send + Sync + 'static> Binder<P, W> {
         wanted: &PersistentWorkspaceStatus,
     ) -> Result<bool, CallError> {
         let stored = target.stored;
-        let patch = difference(target.workspace.status.as_ref(), wanted);
+        let patch = merge_difference(target.workspace.status.as_ref(), wanted);
         let sent = match self.context.fence.begin(target.term) {
             // Kept until the answer is there.
             Ok(_sending) => status_merge_patch(api, &stored.key.name, observed(target, version), &patch).await,
@@ -151,16 +150,4 @@ fn finalizers(workspace: &PersistentWorkspace) -> impl Iterator<Item = &String> 
 /// Whether our finalizer holds it.
 pub(super) fn has_finalizer(workspace: &PersistentWorkspace) -> bool {
     finalizers(workspace).any(|finalizer| finalizer == FINALIZER_WORKSPACE_CLEANUP)
-}
-
-/// The merge patch (RFC 7386) from `current` to `wanted`: fields that differ, null for those to remove.
-pub(super) fn difference(current: Option<&PersistentWorkspaceStatus>, wanted: &PersistentWorkspaceStatus) -> Value {
-    let object = |status: Option<&PersistentWorkspaceStatus>| match status.map(serde_json::to_value) {
-        Some(Ok(Value::Object(fields))) => fields,
-        _ => Map::new(),
-    };
-    let (current, wanted) = (object(current), object(Some(wanted)));
-    let mut patch: Map<String, Value> = current.keys().filter(|field| !wanted.contains_key(*field)).map(|field| (field.clone(), Value::Null)).collect();
-    patch.extend(wanted.into_iter().filter(|(field, value)| current.get(field) != Some(value)));
-    Value::Object(patch)
 }

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use super::*;
-use crate::persistent_workspace::apply::difference;
 use crate::policy::Policy;
 use crate::testing::{Api, PODS, RUNS, State, TestClock, WORKSPACES, informers, path, pod, read_pod, read_run, read_workspace, run, time, workspace};
 use berth_api::persistent_workspace::PersistentWorkspaceStatus;
+use berth_runtime::apiclient::merge_difference;
 use serde_json::{Value, json};
 
 struct World {
@@ -368,7 +368,7 @@ async fn workspaces_created_at_once_spread_by_load() {
 fn a_patch_holds_what_differs_and_removes_what_is_gone() {
     let current = PersistentWorkspaceStatus { runtime: Some("a".to_owned()), path: Some("/p".to_owned()), ..Default::default() };
     let wanted = PersistentWorkspaceStatus { phase: WorkspacePhase::Bound, runtime: Some("a".to_owned()), ..Default::default() };
-    assert_eq!(difference(Some(&current), &wanted), json!({"phase": "Bound", "path": null}));
-    assert_eq!(difference(None, &wanted), json!({"phase": "Bound", "runtime": "a"}));
-    assert_eq!(difference(Some(&wanted), &wanted), json!({}));
+    assert_eq!(merge_difference(Some(&current), &wanted), json!({"phase": "Bound", "path": null}));
+    assert_eq!(merge_difference(None, &wanted), json!({"phase": "Bound", "runtime": "a"}));
+    assert_eq!(merge_difference(Some(&wanted), &wanted), json!({}));
 }

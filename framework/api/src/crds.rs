@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use crate::rules::{self, CrdError};
 
 /// First line of each generated file.
-const HEADER: &str = "# Generated from the Rust types and rules of framework/api by `berth crds`; do not edit.\n";
+const HEADER: &str = "# Generated from the Rust types and their rules by `berth crds`; do not edit.\n";
 
 /// A definition can't be written.
 #[derive(Debug, thiserror::Error)]
@@ -28,16 +28,23 @@ pub enum CrdsError {
 /// # Errors
 /// None on a tested build: the table of rules fits the types.
 pub fn try_crds() -> Result<Vec<CustomResourceDefinition>, CrdError> {
-    Ok(vec![rules::run_crd()?, rules::workspace_crd()?])
+    Ok(vec![rules::RUN.crd()?, rules::WORKSPACE.crd()?])
 }
 
-/// File name (`kruntimes.io_<plural>.yaml`) and content of each CRD; the same bytes from the same sources.
+/// The files of [`try_crds`]; see [`yaml_files`].
 ///
 /// # Errors
 /// None on a tested build.
 pub fn crds_yaml() -> Result<Vec<(String, String)>, CrdsError> {
-    try_crds()?
-        .into_iter()
+    yaml_files(try_crds()?)
+}
+
+/// File name (`<group>_<plural>.yaml`) and content of each CRD; the same bytes from the same sources.
+///
+/// # Errors
+/// A definition that can't be written as YAML; none on a tested build.
+pub fn yaml_files(crds: Vec<CustomResourceDefinition>) -> Result<Vec<(String, String)>, CrdsError> {
+    crds.into_iter()
         .map(|crd| {
             let file = format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural);
             let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdsError::Yaml { name: file.clone(), cause: error.to_string() })?;

@@ -11,14 +11,14 @@ use serde_json::Value;
 use crate::constants::{KIND_PERSISTENT_WORKSPACE, KIND_RUN};
 use crate::message::bounded;
 use crate::persistent_workspace::PersistentWorkspace;
-use crate::rules;
+use crate::rules::{self, Definition};
 use crate::run::{Run, RunPhase};
 
 /// An object that can't be read, and all that is needed to say so or to end it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{kind} {namespace}/{name}: {path}: {reason}")]
 pub struct InvalidObject {
-    /// `Run` or `PersistentWorkspace`.
+    /// As `Run` or `PersistentWorkspace`.
     pub kind: &'static str,
     /// Namespace, empty if it can't be read.
     pub namespace: String,
@@ -60,7 +60,7 @@ impl fmt::Debug for Undecoded {
 /// [`InvalidObject`]; never panics.
 #[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 pub fn run(value: Value) -> Result<Run, InvalidObject> {
-    decode(KIND_RUN, value)
+    decode(KIND_RUN, &rules::RUN, value)
 }
 
 /// Decodes a PersistentWorkspace; as [`run`].
@@ -69,11 +69,15 @@ pub fn run(value: Value) -> Result<Run, InvalidObject> {
 /// [`InvalidObject`]; never panics.
 #[expect(clippy::result_large_err, reason = "the value itself is larger still")]
 pub fn persistent_workspace(value: Value) -> Result<PersistentWorkspace, InvalidObject> {
-    decode(KIND_PERSISTENT_WORKSPACE, value)
+    decode(KIND_PERSISTENT_WORKSPACE, &rules::WORKSPACE, value)
 }
 
+/// Decodes an object of any kind, by its own definition; as [`run`].
+///
+/// # Errors
+/// [`InvalidObject`]; never panics.
 #[expect(clippy::result_large_err, reason = "the value itself is larger still")]
-fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T, InvalidObject> {
+pub fn decode<T: DeserializeOwned>(kind: &'static str, definition: &Definition, mut value: Value) -> Result<T, InvalidObject> {
     tidy(&mut value);
     let text = |path: &[&str]| path.iter().try_fold(&value, |at, key| at.get(key)).and_then(Value::as_str).map(str::to_owned);
     let mut invalid = InvalidObject {
@@ -101,7 +105,7 @@ fn decode<T: DeserializeOwned>(kind: &'static str, mut value: Value) -> Result<T
         invalid.rest = Undecoded(value);
         return Err(invalid);
     }
-    if let Some(path) = rules::list_in_place_of_object(kind, &value) {
+    if let Some(path) = definition.list_in_place_of_object(&value) {
         invalid.path = path;
         invalid.reason = "invalid type: sequence, expected an object".to_owned();
         invalid.rest = Undecoded(value);

@@ -1,6 +1,8 @@
 //! Sets of texts on the wire that are closed in the schema but open in the decoder, so that a later version breaks nobody.
 
-/// Declares a closed set of texts on the wire that reads any other text as `Unknown`.
+/// Declares a closed set of texts on the wire that reads any other text as `Unknown`. For the API types of this crate and of the
+/// controllers.
+#[macro_export]
 macro_rules! open_enum {
     ($(#[$doc:meta])* $name:ident, empty = $first:ident { $($(#[$vdoc:meta])* $variant:ident),+ $(,)? }) => {
         $(#[$doc])*

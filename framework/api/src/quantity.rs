@@ -27,7 +27,7 @@ pub enum QuantityError {
 /// `1k`, `1Ki`, `1e3`, `1000m` and `-0` are integers; `500m`, `1.5` and `-1` are not.
 pub fn non_negative_integer(quantity: &Quantity) -> Result<i64, QuantityError> {
     let parts = integer_and_fraction(&quantity.0)?;
-    if parts.fraction { Err(QuantityError::Fractional) } else { Ok(parts.integer) }
+    if parts.nanos > 0 { Err(QuantityError::Fractional) } else { Ok(parts.integer) }
 }
 
 /// The quantity rounded down to a whole number: the semantics of advertised capacity (decisions, "Capacity").
@@ -38,12 +38,28 @@ pub fn floor_integer(text: &str) -> Result<i64, QuantityError> {
     integer_and_fraction(text).map(|parts| parts.integer)
 }
 
+/// The quantity in units of 10^-9, the resolution that Kubernetes keeps, capped at 2^63 − 1 whole units as Kubernetes does: what
+/// quantities are compared by.
+///
+/// # Errors
+/// `Malformed` and `Negative`.
+pub fn nanos(text: &str) -> Result<i128, QuantityError> {
+    const MAX: i128 = i64::MAX as i128 * NANOS_PER_UNIT as i128;
+    match integer_and_fraction(text) {
+        Ok(parts) => Ok((i128::from(parts.integer) * i128::from(NANOS_PER_UNIT) + i128::from(parts.nanos)).min(MAX)),
+        Err(QuantityError::TooLarge) => Ok(MAX),
+        Err(error) => Err(error),
+    }
+}
+
 /// A non-negative quantity, split.
 struct Parts {
     integer: i64,
-    /// Something remains after the decimal point, at the resolution of 10^-9 that Kubernetes keeps.
-    fraction: bool,
+    /// What remains after the decimal point, in units of 10^-9.
+    nanos: u64,
 }
+
+const NANOS_PER_UNIT: u64 = 1_000_000_000;
 
 /// Digits after the point that Kubernetes keeps; a non-zero rest is rounded up to one of them.
 const NANO_DIGITS: i64 = 9;
@@ -68,7 +84,7 @@ fn integer_and_fraction(text: &str) -> Result<Parts, QuantityError> {
     let mut exponent = exponent - i64::try_from(decimals.len()).map_err(|_| QuantityError::TooLarge)?;
     strip_zeros(&mut digits, &mut exponent);
     if digits.is_empty() {
-        return Ok(Parts { integer: 0, fraction: false });
+        return Ok(Parts { integer: 0, nanos: 0 });
     }
     if negative {
         return Err(QuantityError::Negative);
@@ -158,12 +174,12 @@ fn split_at_point(digits: &[u8], exponent: i64) -> Result<Parts, QuantityError> 
     if count > integer_digits + NANO_DIGITS {
         nanos += 1;
     }
-    if nanos == 1_000_000_000 {
+    if nanos == NANOS_PER_UNIT {
         nanos = 0;
         integer += 1;
     }
     let integer = i64::try_from(integer).map_err(|_| QuantityError::TooLarge)?;
-    Ok(Parts { integer, fraction: nanos > 0 })
+    Ok(Parts { integer, nanos })
 }
 
 #[cfg(test)]
@@ -273,6 +289,28 @@ mod tests {
         for (text, request, capacity) in ROWS {
             assert_eq!(non_negative_integer(&Quantity((*text).to_owned())), *request, "request {text:?}");
             assert_eq!(floor_integer(text), *capacity, "capacity {text:?}");
+        }
+    }
+
+    #[test]
+    fn quantities_are_compared_at_the_resolution_of_kubernetes() {
+        let max = i128::from(i64::MAX) * 1_000_000_000;
+        for (text, expected) in [
+            ("0", Ok(0)),
+            ("1n", Ok(1)),
+            ("0.1n", Ok(1)),
+            ("100m", Ok(100_000_000)),
+            ("0.1", Ok(100_000_000)),
+            ("1", Ok(1_000_000_000)),
+            ("1000m", Ok(1_000_000_000)),
+            ("128Mi", Ok(134_217_728_000_000_000)),
+            ("8Ei", Ok(max)),
+            ("9223372036854775807.5", Ok(max)),
+            ("1e99", Ok(max)),
+            ("-1", Err(Negative)),
+            ("1K", Err(Malformed)),
+        ] {
+            assert_eq!(nanos(text), expected, "{text}");
         }
     }
 

@@ -3,16 +3,16 @@
 //! [`table`] lists the rules. `schema` writes them onto the schema that the Rust types give, which is what the API
 //! server gets. `node` reads that very schema back, and `walk` applies it here in the order of the API server: drop
 //! nulls and unknown fields, fill in defaults, check the schema, and then, unless something basic is wrong, CEL.
-//! The suite `tests/apiserver/api_rows.rs` holds both to the same verdict, row by row.
+//! The suite `tests/apiserver/api_rows.rs` holds both to the same verdict, row by row. Kinds of other groups bring types and a
+//! table of their own and make a [`Definition`] of them.
 
 use std::fmt;
 use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use crate::constants::KIND_RUN;
-
 pub mod cel;
+mod coverage;
 mod format;
 mod metadata;
 mod node;
@@ -20,9 +20,13 @@ mod schema;
 pub mod table;
 mod walk;
 
-pub use schema::{CrdError, run_crd, workspace_crd};
+pub use schema::CrdError;
 
+use crate::{PersistentWorkspace, Run};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt as _;
 use node::Node;
+use table::Rule;
 
 /// What is wrong with one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,51 +74,58 @@ impl fmt::Display for FieldError {
     }
 }
 
-static RUN: LazyLock<Node> = LazyLock::new(|| Node::of_crd(schema::run_crd()));
-static WORKSPACE: LazyLock<Node> = LazyLock::new(|| Node::of_crd(schema::workspace_crd()));
-
-/// What is wrong with a Run as it would be created; empty if nothing is. `status` is checked too, if there is one.
-pub fn validate_run(run: &Value) -> Vec<FieldError> {
-    walk::validate(&RUN, run, None)
+/// One kind: its CRD, and the same rules for here.
+#[derive(Debug)]
+pub struct Definition {
+    crd: Result<CustomResourceDefinition, CrdError>,
+    root: Node,
 }
 
-/// What is wrong with an update of a Run from `old` (as stored) to `new`: rules of transition included, and as on the
-/// API server a rule that a stored value already broke doesn't hold up an update that leaves the value alone.
-pub fn validate_run_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    walk::validate(&RUN, new, Some(old))
-}
+/// Run.
+pub static RUN: LazyLock<Definition> = LazyLock::new(|| Definition::new(Run::crd(), table::RUN));
+/// PersistentWorkspace.
+pub static WORKSPACE: LazyLock<Definition> = LazyLock::new(|| Definition::new(PersistentWorkspace::crd(), table::WORKSPACE));
 
-/// As [`validate_run`].
-pub fn validate_workspace(workspace: &Value) -> Vec<FieldError> {
-    walk::validate(&WORKSPACE, workspace, None)
-}
+impl Definition {
+    /// What `rules` make of the definition that the Rust type gives. If they don't fit, [`Definition::crd`] says so, and a test of the
+    /// kind shows that they do; the checks then admit everything.
+    pub fn new(crd: CustomResourceDefinition, rules: &[&'static [Rule]]) -> Self {
+        let crd = schema::with_rules(crd, rules);
+        let root = crd.as_ref().ok().map(|crd| Node::of_crd(crd, &table::cel_rules(rules))).unwrap_or_default();
+        Self { crd, root }
+    }
 
-/// As [`validate_run_update`].
-pub fn validate_workspace_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    walk::validate(&WORKSPACE, new, Some(old))
-}
+    /// The CRD.
+    ///
+    /// # Errors
+    /// See [`CrdError`]; a test shows that there is none.
+    pub fn crd(&self) -> Result<CustomResourceDefinition, CrdError> {
+        self.crd.clone()
+    }
 
-/// The fields of a Run that the schema doesn't have: what strict field validation refuses.
-pub fn unknown_run_fields(run: &Value) -> Vec<FieldError> {
-    walk::unknown_fields(&RUN, run)
-}
+    /// What is wrong with an object as it would be created; empty if nothing is. `status` is checked too, if there is one.
+    pub fn validate(&self, object: &Value) -> Vec<FieldError> {
+        walk::validate(&self.root, object, None)
+    }
 
-/// As [`unknown_run_fields`].
-pub fn unknown_workspace_fields(workspace: &Value) -> Vec<FieldError> {
-    walk::unknown_fields(&WORKSPACE, workspace)
-}
+    /// What is wrong with an update from `old` (as stored) to `new`: rules of transition included, and as on the
+    /// API server a rule that a stored value already broke doesn't hold up an update that leaves the value alone.
+    pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
+        walk::validate(&self.root, new, Some(old))
+    }
 
-/// The Run as the API server would store it: without nulls and unknown fields, with defaults.
-pub fn stored_run(run: &Value) -> Value {
-    walk::normalise(&RUN, run)
-}
+    /// The fields of an object that the schema doesn't have: what strict field validation refuses.
+    pub fn unknown_fields(&self, object: &Value) -> Vec<FieldError> {
+        walk::unknown_fields(&self.root, object)
+    }
 
-/// As [`stored_run`].
-pub fn stored_workspace(workspace: &Value) -> Value {
-    walk::normalise(&WORKSPACE, workspace)
-}
+    /// Where an object has a list in place of an object, which serde would read as the object's fields in their order.
+    pub(crate) fn list_in_place_of_object(&self, object: &Value) -> Option<String> {
+        walk::list_in_place_of_object(&self.root, object)
+    }
 
-/// Where a Run or PersistentWorkspace has a list in place of an object, which serde would read as the object's fields in their order.
-pub(crate) fn list_in_place_of_object(kind: &str, value: &Value) -> Option<String> {
-    walk::list_in_place_of_object(if kind == KIND_RUN { &RUN } else { &WORKSPACE }, value)
+    /// The object as the API server would store it: without nulls and unknown fields, with defaults.
+    pub fn stored(&self, object: &Value) -> Value {
+        walk::normalise(&self.root, object)
+    }
 }

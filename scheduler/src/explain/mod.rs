@@ -1,4 +1,4 @@
-//! `berth explain run`: why a Run waits (or is where it is), judged by the same framework on the live cluster.
+//! `berth explain run`: why a Run waits (or is where it is), judged by the same framework on the live cluster; and `berth explain job`.
 //!
 //! ```text
 //! rules (named | --server | the release's ConfigMap | defaults) ─┐
@@ -9,7 +9,9 @@
 
 mod answer;
 mod change;
-mod live;
+pub mod job;
+pub mod live;
+pub mod place;
 mod print;
 mod rules;
 mod server;
@@ -21,7 +23,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::Context as _;
 use berth_framework::profile::Registry;
 use berth_runtime::apiclient::{Limits, connect};
 use clap::{Args, Subcommand};
@@ -32,6 +34,7 @@ use crate::cli::EXIT_OK;
 use crate::printable::one_line;
 use crate::serve::configuration::ConfigMapName;
 use crate::simulate::Output;
+use place::PlaceArgs;
 use rules::{Rules, unasked};
 use server::{Server, ServerArgs};
 
@@ -46,6 +49,8 @@ pub struct ExplainArgs {
 enum What {
     /// Why a Run waits, or why it is where it is
     Run(RunArgs),
+    /// Where a Job stands, its whole timeline, and what to do next
+    Job(job::JobArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -63,15 +68,8 @@ Examples:
   kubectl -n berth port-forward deploy/berth 8443 &
   berth explain run build-42 -n ci --server https://127.0.0.1:8443 --server-insecure-skip-tls-verify")]
 struct RunArgs {
-    /// Name of the Run, or NAMESPACE/NAME
-    #[arg(value_name = "NAME")]
-    name: String,
-    /// Its namespace; else the one of the kubeconfig's context
-    #[arg(long, short)]
-    namespace: Option<String>,
-    /// Kubeconfig of the cluster; else KUBECONFIG, ~/.kube/config or the Pod's own account
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Judges by this BerthConfiguration; else by --config-map, by what is in force at --server, by the ConfigMap of the release that serves
     /// the namespace if it can be found and read, or by the defaults
     #[arg(long, value_name = "FILE", conflicts_with = "config_map")]
@@ -97,17 +95,19 @@ struct RunArgs {
 /// # Errors
 /// The cluster or a server that was named can't be asked, the configuration is wrong, the Run isn't there.
 pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
-    let What::Run(args) = &args.what;
+    let args = match &args.what {
+        What::Run(args) => args,
+        What::Job(args) => return job::run(args, out),
+    };
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(explain(args, registry, out, err))
 }
 
 async fn explain(args: &RunArgs, registry: &Registry, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
-    let (namespace, name) = names(args)?;
     let of_file = args.with_config.as_deref().map(|file| Rules::of_file(file, registry)).transpose()?;
-    let server = Server::of(&args.server, args.kubeconfig.as_deref()).await?;
-    let client = connect(args.kubeconfig.as_deref(), Limits::default(), Arc::new(())).await?;
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace()).to_owned();
-    let mut live = live::read(&client, &namespace, name).await?;
+    let server = Server::of(&args.server, args.place.kubeconfig.as_deref()).await?;
+    let client = connect(args.place.kubeconfig.as_deref(), Limits::default(), Arc::new(())).await?;
+    let (namespace, name) = args.place.of(client.default_namespace())?;
+    let mut live = live::read(&client, &namespace, &name).await?;
     let mut rules = match of_file {
         Some(rules) => rules,
         None => rules_of(args, registry, server.as_ref(), &client, &namespace, err).await?,
@@ -148,19 +148,6 @@ async fn explain(args: &RunArgs, registry: &Registry, out: &mut dyn Write, err: 
         Output::Table => print::print(&answer, &weights, out)?,
     }
     Ok(EXIT_OK)
-}
-
-/// Namespace, if one is named, and name of the Run.
-fn names(args: &RunArgs) -> anyhow::Result<(Option<&str>, &str)> {
-    let (namespace, name) = match (args.name.split_once('/'), args.namespace.as_deref()) {
-        (None, namespace) => (namespace, &*args.name),
-        (Some((namespace, name)), None) => (Some(namespace), name),
-        (Some((namespace, name)), Some(flag)) if namespace == flag => (Some(namespace), name),
-        (Some(_), Some(flag)) => bail!("{} is in another namespace than --namespace {flag}", args.name),
-    };
-    let is_name = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'));
-    ensure!(is_name(name) && namespace.is_none_or(is_name), "{:?} is not the name of a Run; it must be NAME or NAMESPACE/NAME", args.name);
-    Ok((namespace, name))
 }
 
 /// The rules, where no file names them.

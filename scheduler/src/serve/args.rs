@@ -34,6 +34,9 @@ pub struct ServeArgs {
     /// Publishes no Event per placement
     #[arg(long)]
     pub no_scheduled_events: bool,
+    /// Carries Jobs of execution.ayatori.ddupan.top too, of the whole cluster; needs their CRDs
+    #[arg(long, conflicts_with = "namespace")]
+    pub jobs: bool,
     /// Leader election
     #[command(flatten)]
     pub election: ElectionArgs,

@@ -22,6 +22,7 @@ use super::configuration::SeenConfigMap;
 use super::debug_queue::{Doing, debug_queue};
 use super::dispatch::Dispatcher;
 use super::endpoint::Routes;
+use super::jobs;
 use super::leading::View;
 use super::metrics::Metrics;
 use super::objects::{SeenRun, SeenWorkspace};
@@ -60,12 +61,15 @@ pub struct Views {
     pub configuration: watch::Receiver<Arc<BerthConfiguration>>,
     /// The election, if one is held.
     pub election: Option<View>,
+    /// The Job controller, if it runs.
+    pub jobs: Option<jobs::View>,
 }
 
 impl Views {
-    fn informers(&self) -> impl Iterator<Item = (&'static str, InformerStats)> {
-        let always = [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())];
-        always.into_iter().chain(self.config_maps.as_ref().map(|maps| (maps.name(), maps.stats())))
+    fn informers(&self) -> Vec<(&'static str, InformerStats)> {
+        let own = [(self.runs.name(), self.runs.stats()), (self.pods.name(), self.pods.stats()), (self.workspaces.name(), self.workspaces.stats())];
+        let maps = self.config_maps.as_ref().map(|maps| (maps.name(), maps.stats()));
+        own.into_iter().chain(maps).chain(self.jobs.iter().flat_map(jobs::View::informers)).collect()
     }
 
     fn alive(&self) -> Vec<Check> {
@@ -129,7 +133,7 @@ async fn livez(State(views): State<Arc<Views>>) -> Response {
 }
 
 async fn readyz(State(views): State<Arc<Views>>) -> Response {
-    let mut checks: Vec<_> = views.informers().map(|(name, stats)| Check { name, ok: stats.synced }).collect();
+    let mut checks: Vec<_> = views.informers().into_iter().map(|(name, stats)| Check { name, ok: stats.synced }).collect();
     checks.push(views.places());
     checks.extend(views.alive());
     checks.push(Check { name: "shutdown", ok: !views.shutdown.is_cancelled() });
@@ -142,6 +146,9 @@ async fn metrics(State(views): State<Arc<Views>>) -> Response {
     }
     for queue in &views.queues {
         views.metrics.client.workqueue(queue.name(), &queue.stats());
+    }
+    for (name, stats) in views.jobs.iter().flat_map(jobs::View::queues) {
+        views.metrics.client.workqueue(name, &stats);
     }
     let events = views.recorder.stats();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);

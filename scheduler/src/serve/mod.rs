@@ -6,6 +6,7 @@
 //! (one watch a kind) │        └── answers ───┘            health, metrics, debug: beside, reading only
 //!                    ├─► PersistentWorkspace binder ─► writes of workspaces
 //!                    └─► Run lifecycle ─► status writes and deletes of Runs that are past their Pod
+//! 7 more, with --jobs ─► Job controller ─► status writes of Jobs, native Jobs, Pods
 //! ```
 //! Everything that can stop it stops it whole: [`Supervisor`] ends the groups in order, writers first.
 
@@ -16,6 +17,7 @@ pub mod debug_queue;
 pub mod dispatch;
 pub mod endpoint;
 pub mod health;
+pub mod jobs;
 pub mod leading;
 mod logging;
 pub mod metrics;
@@ -39,7 +41,7 @@ use berth_runtime::events::{Recorder, RecorderConfig};
 use berth_runtime::informer::{Informer, Watch, WatchConfig, informer};
 use berth_runtime::lease::Fence;
 use berth_runtime::shutdown::{Ended, Group, Supervisor};
-use berth_runtime::{Clock, SystemClock};
+use berth_runtime::{Clock, ServerTime, SystemClock};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Client;
 use tokio::net::TcpListener;
@@ -52,6 +54,7 @@ pub use self::args::{LogFormat, ServeArgs};
 use self::configuration::{First, Keeper, Reconfigure, SeenConfigMap, Source};
 use self::dispatch::{Dispatcher, Tools};
 use self::endpoint::Endpoint;
+use self::jobs::Jobs;
 use self::leading::Election;
 use self::metrics::Metrics;
 use self::objects::{SeenRun, SeenWorkspace};
@@ -88,7 +91,9 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     let first = configuration::first(&source, &registry)?;
     let metrics = Arc::new(Metrics::new().context("metrics")?);
     let traces = traces(&args, &metrics)?;
-    let client = match connect(args.kubeconfig.as_deref(), Limits::default(), metrics.clone()).await {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let time = Arc::new(ServerTime::new(clock.clone(), metrics.clone()));
+    let client = match connect(args.kubeconfig.as_deref(), Limits::default(), time.clone()).await {
         Ok(client) => client,
         Err(error @ ConnectError::Kubeconfig { .. }) => return Err(Misconfigured(error.to_string()).into()),
         Err(error) => return Err(error.into()),
@@ -111,7 +116,8 @@ pub async fn run(args: ServeArgs, registry: Registry) -> anyhow::Result<()> {
     );
     let election = Election::new(&in_force.leader_election.unwrap_or_default(), client.default_namespace(), &instance())?;
     let bind_workers = in_force.bind_workers.unwrap_or(DEFAULT_BIND_WORKERS) as usize;
-    let parts = Parts { args: &args, source, first, bind_workers, hangup, registry, election, metrics, client, endpoint, traces, shutdown: &shutdown };
+    let parts =
+        Parts { args: &args, source, first, bind_workers, hangup, registry, election, metrics, clock, time, client, endpoint, traces, shutdown: &shutdown };
     let ended = assemble(parts)?.run(shutdown).await;
     match ended {
         Ended::Stopped => tracing::info!("stopped"),
@@ -159,6 +165,8 @@ struct Parts<'a> {
     registry: Registry,
     election: Option<Election>,
     metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+    time: Arc<ServerTime>,
     client: Client,
     endpoint: Arc<Endpoint>,
     traces: Option<(Traces, Exporter)>,
@@ -167,9 +175,8 @@ struct Parts<'a> {
 
 /// Builds every part and starts it; the groups stop in reverse order.
 fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
-    let Parts { args, source, first, bind_workers, hangup, registry, election, metrics, client, endpoint, traces, shutdown } = parts;
+    let Parts { args, source, first, bind_workers, hangup, registry, election, metrics, clock, time, client, endpoint, traces, shutdown } = parts;
     let (traces, exporter) = traces.unzip();
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (runs, watch_runs) = informer::<SeenRun>("runs");
     let (pods, watch_pods) = informer::<PodObject>("pods");
     let (workspaces, watch_workspaces) = informer::<SeenWorkspace>("persistentworkspaces");
@@ -218,10 +225,17 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         workspaces: workspaces.clone(),
         policies: keeper.policies(),
         recorder: recorder.clone(),
-        fence,
+        fence: fence.clone(),
         clock: clock.clone(),
         metrics: metrics.clone(),
     });
+    let mut jobs = args.jobs.then(|| {
+        let (client, recorder, metrics) = (client.clone(), recorder.clone(), metrics.clone());
+        Jobs::new(jobs::Shared { client, recorder, fence, time, metrics })
+    });
+    if let Some(jobs) = &jobs {
+        metrics.register(jobs.collector()?)?;
+    }
     let seen = owner::Tools {
         runs: runs.clone(),
         dispatcher: dispatcher.clone(),
@@ -230,7 +244,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         pulse: pulse.clone(),
         traces,
         turn,
-        began: reconcilers.look_at_all(),
+        began: all_of([Some(reconcilers.look_at_all()), jobs.as_ref().map(Jobs::look_at_all)]),
     };
     let owner = Owner::new(Core::new(first.loaded.profiles), inputs, seen);
     let lease_metrics = metrics.clone();
@@ -249,6 +263,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
         namespace: args.namespace.clone(),
         configuration: keeper.in_force(),
         election: election.as_ref().map(|election| election.view.clone()),
+        jobs: jobs.as_ref().map(Jobs::view),
     };
 
     let mut supervisor = Supervisor::new();
@@ -264,6 +279,9 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     group.spawn("runs", watch::<Run, _>(watch_runs, client.clone(), config.clone(), objects::read_run, group.stop()));
     group.spawn("pods", watch::<Pod, _>(watch_pods, client.clone(), labelled, objects::read_pod, group.stop()));
     group.spawn("workspaces", watch::<PersistentWorkspace, _>(watch_workspaces, client.clone(), config, objects::read_workspace, group.stop()));
+    if let Some(jobs) = &mut jobs {
+        jobs.watch(group);
+    }
     follow(group, source, (config_maps, watch_config_maps), keeper, hangup, client, recorder);
     let group = supervisor.group(STOP_WITHIN);
     let stop = group.stop();
@@ -282,6 +300,9 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     group.spawn("dispatcher", dispatcher.run(group.stop()));
     group.spawn("binder", ends(reconcilers.binder.run(group.stop())));
     group.spawn("run-lifecycle", ends(reconcilers.lifecycle.run(group.stop())));
+    if let Some(jobs) = jobs {
+        jobs.work(group);
+    }
     Ok(supervisor)
 }
 
@@ -309,6 +330,11 @@ fn follow(
             group.spawn("configuration", ends(configuration::follow_config_map(deltas, keeper, recorder, hangup, stop)));
         }
     }
+}
+
+/// All of them, in order.
+fn all_of<const N: usize>(steps: [Option<Box<dyn Fn() + Send>>; N]) -> Box<dyn Fn() + Send> {
+    Box::new(move || steps.iter().flatten().for_each(|step| step()))
 }
 
 async fn ends(task: impl Future<Output = ()>) -> Result<(), String> {

@@ -33,7 +33,7 @@ pub fn assemble(
     runs.sort_by_key(|(order, _)| *order);
     spaces.sort_by_key(|(order, _)| *order);
     let runs = runs.into_iter().map(|(_, run)| run).collect();
-    Report { runs, workspaces: spaces.into_iter().map(|(_, workspace)| workspace).collect(), summary, explain }
+    Report { runs, workspaces: spaces.into_iter().map(|(_, workspace)| workspace).collect(), summary, jobs: Vec::new(), explain }
 }
 
 /// Numbers of the whole simulation, without what the API refuses.

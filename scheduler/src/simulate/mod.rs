@@ -12,6 +12,7 @@ mod binder;
 mod compare;
 mod drive;
 mod history;
+mod jobs;
 pub(crate) mod lines;
 mod page;
 mod read;
@@ -40,6 +41,7 @@ use serde::Serialize;
 pub use args::{Output, RunName, SimulateArgs};
 use compare::{Comparison, Configuration, Side};
 use drive::{Outcome, Outcomes, Settings, SimulatedRun, Simulation, first_moment};
+pub use jobs::JobReport;
 use read::{Content, Source};
 pub use report::{Decision, ExplainReport, ExplainedPod, RejectionReport, Report, RunReport, ScoreReport, Summary, VerdictReport, WorkspaceReport};
 pub(crate) use table::print_explanation as print_pods;
@@ -114,8 +116,9 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
             {
                 explained = simulation(&side.profiles, &side.workspaces).explain_before(cycle, key);
             }
-            let report =
-                assemble::assemble(&side.outcomes, std::mem::take(&mut side.workspaces), std::mem::take(&mut world.refused), explain.as_ref().zip(explained));
+            let refused = std::mem::take(&mut world.refused);
+            let mut report = assemble::assemble(&side.outcomes, std::mem::take(&mut side.workspaces), refused, explain.as_ref().zip(explained));
+            report.jobs = world.jobs.judge();
             let weights = side.profiles.of("").score_weights().collect();
             match args.output {
                 Output::Json => print_json(&report, out)?,

@@ -8,7 +8,11 @@
 //!  "summary": {"placed", "pending", "failed", "cancelled", "cycles", "decision": {"p50_us", "p99_us"}}}
 //! ```
 //! Every key is always there; `assignedPod`, `boundPod` and `boundPodUID` may be null, texts may be empty. Runs and
-//! workspaces are in input order. With `--explain` a key `explain` follows.
+//! workspaces are in input order. With Jobs in the input a key `jobs` follows, with `--explain` a key `explain`:
+//!
+//! ```json
+//! {"jobs": [{"namespace", "name", "accepted", "reason", "message", "jobClass", "effectiveResources"}]}
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +21,8 @@ use std::time::Duration;
 use berth_framework::Ranked;
 use berth_framework::plugin::Rejection;
 use serde::Serialize;
+
+use super::jobs::JobReport;
 
 /// Everything that is told.
 #[derive(Clone, Debug, Serialize)]
@@ -27,6 +33,9 @@ pub struct Report {
     pub workspaces: Vec<WorkspaceReport>,
     /// Numbers.
     pub summary: Summary,
+    /// Every Job of the input, whether its class would take it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobReport>,
     /// What `--explain` asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explain: Option<ExplainReport>,

@@ -42,6 +42,16 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
         write(&table, out)?;
         writeln!(out)?;
     }
+    if !report.jobs.is_empty() {
+        let mut table = table(&["JOB", "ACCEPTED", "CLASS", "REASON"]);
+        for job in &report.jobs {
+            let accepted = job.accepted.map_or("-", |accepted| if accepted { "yes" } else { "no" });
+            let why = if job.message.is_empty() { job.reason.clone() } else { format!("{}: {}", job.reason, job.message) };
+            add_row(&mut table, [format!("{}/{}", job.namespace, job.name), accepted.to_owned(), job.job_class.clone().unwrap_or_default(), why]);
+        }
+        write(&table, out)?;
+        writeln!(out)?;
+    }
     if report.runs.is_empty() {
         writeln!(out, "No Run in the input.")?;
     } else {

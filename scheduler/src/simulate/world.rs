@@ -8,6 +8,7 @@ use berth_api::persistent_workspace::PersistentWorkspaceStatus;
 use berth_api::rules::{self, FieldError};
 use berth_api::run::{RunPhase, RunStatus};
 use berth_api::{PersistentWorkspace, Run, decode};
+use berth_controllers::job::api::names;
 use berth_controllers::runs::Stage;
 use berth_framework::from_api::{self, ReadRun};
 use berth_framework::model::{InvalidReason, InvalidRun, ObjectKey};
@@ -19,6 +20,7 @@ use serde_json::Value;
 
 use crate::printable::one_line;
 
+use super::jobs::{self, Jobs};
 use super::read::{Found, Place, Unreadable};
 use super::times::Newest;
 
@@ -71,6 +73,8 @@ pub struct World {
     pub warnings: Vec<String>,
     /// Warnings beyond that.
     pub more_warnings: usize,
+    /// Jobs, and what they are resolved by.
+    pub jobs: Jobs,
     newest: Newest,
     known: FxHashMap<(&'static str, ObjectKey), usize>,
     generated: usize,
@@ -89,6 +93,7 @@ impl World {
             left_alone: BTreeMap::new(),
             warnings: Vec::new(),
             more_warnings: 0,
+            jobs: Jobs::default(),
             newest: Newest::new(today),
             known: FxHashMap::default(),
             generated: 0,
@@ -122,6 +127,11 @@ impl World {
             }
             KIND_RUN if ours => self.take_ours(found, KIND_RUN, &api_version),
             KIND_PERSISTENT_WORKSPACE if ours => self.take_ours(found, KIND_PERSISTENT_WORKSPACE, &api_version),
+            "Namespace" if api_version == "v1" => {
+                let name = found.value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+                self.jobs.take_namespace(&name, std::mem::take(&mut found.value));
+            }
+            kind if jobs::definition(kind, group).is_some() => self.take_of_jobs(found, &api_version),
             _ => {
                 let name = if group.is_empty() { kind } else { format!("{kind}.{group}") };
                 *self.left_alone.entry(one_line(&name).into_owned()).or_default() += 1;
@@ -172,6 +182,39 @@ impl World {
         self.warn_of_twin("Pod", found, twin);
     }
 
+    fn take_of_jobs(&mut self, mut found: Found<'_>, api_version: &str) {
+        let kind = found.value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some(definition) = jobs::definition(&kind, names::GROUP) else { return };
+        if kind == jobs::KIND_JOB {
+            self.complete_name(&mut found.value);
+        }
+        let value = &found.value;
+        // Only Jobs have a namespace.
+        let mut problems: Vec<_> = name_problems(value).into_iter().filter(|(path, _)| kind == jobs::KIND_JOB || path != "metadata.namespace").collect();
+        if api_version != names::API_VERSION {
+            problems.push(("apiVersion".into(), format!("must be {}, not {api_version:?}", names::API_VERSION)));
+        }
+        problems.extend(found.twice().map(|path| (path.to_owned(), "stands twice".to_owned())));
+        problems.extend(definition.validate(value).into_iter().map(|FieldError { path, message, .. }| (path, message)));
+        for field in definition.unknown_fields(value) {
+            self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
+        }
+        if problems.is_empty()
+            && let Err(error) = self.jobs.take(&kind, definition, value)
+        {
+            problems.push((error.path, error.reason));
+        }
+        if problems.is_empty() {
+            return;
+        }
+        let (key, text) = (key_of(value), told(&found, &problems));
+        if kind == jobs::KIND_JOB {
+            self.jobs.refuse(&key.namespace, &key.name, text);
+        } else {
+            self.warn(format!("{text}; the API would refuse this {kind}, and it is left out"));
+        }
+    }
+
     fn take_ours(&mut self, mut found: Found<'_>, kind: &'static str, api_version: &str) {
         self.complete_name(&mut found.value);
         let mut problems = name_problems(&found.value);
@@ -181,16 +224,17 @@ impl World {
         problems.extend(found.twice().map(|path| (path.to_owned(), "stands twice".to_owned())));
         let is_run = kind == KIND_RUN;
         let value = &found.value;
-        let errors = if is_run { rules::validate_run(value) } else { rules::validate_workspace(value) };
+        let definition = if is_run { &rules::RUN } else { &rules::WORKSPACE };
+        let errors = definition.validate(value);
         problems.extend(errors.into_iter().map(|FieldError { path, message, .. }| (path, message)));
-        let unknown = if is_run { rules::unknown_run_fields(value) } else { rules::unknown_workspace_fields(value) };
+        let unknown = definition.unknown_fields(value);
         for field in unknown {
             self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
         }
         let decoded = if is_run {
-            from_api::read_run(rules::stored_run(value)).map(|read| Ours::Run(Box::new(read)))
+            from_api::read_run(definition.stored(value)).map(|read| Ours::Run(Box::new(read)))
         } else {
-            decode::persistent_workspace(rules::stored_workspace(value)).map(|workspace| Ours::Workspace(Box::new(workspace)))
+            decode::persistent_workspace(definition.stored(value)).map(|workspace| Ours::Workspace(Box::new(workspace)))
         };
         let undecodable = match &decoded {
             Ok(Ours::Run(read)) => read.undecodable.as_ref(),

@@ -4,6 +4,8 @@ use super::error::Elapsed;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::fmt::rfc2822;
 use kube::client::Body;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -111,6 +113,11 @@ pub struct Call<'a> {
 pub trait CallObserver: Send + Sync + 'static {
     /// A request ended.
     fn called(&self, call: &Call<'_>);
+
+    /// An answer bears the server's date, in whole seconds, and came after `took`; see [`crate::clock::ServerTime`].
+    fn dated(&self, date: Timestamp, took: Duration) {
+        let _ = (date, took);
+    }
 }
 
 /// Observes nothing.
@@ -180,12 +187,21 @@ where
                 Ok(response) => response.map_err(Into::into),
                 Err(_) => Err(Elapsed(limit).into()),
             };
+            if let Some(date) = response.as_ref().ok().and_then(server_date) {
+                report.observer.dated(date, start.elapsed());
+            }
             report.outcome = response.as_ref().map_or(Outcome::Error, |r| Outcome::Status(r.status().as_u16()));
             drop(report);
             let deadline = (!streams).then(|| (Box::pin(tokio::time::sleep_until(start + limit)), limit));
             Ok(response?.map(|body| BoundedBody { body: Box::pin(body), deadline }))
         })
     }
+}
+
+/// The header `Date` of an answer.
+fn server_date<B>(response: &Response<B>) -> Option<Timestamp> {
+    let date = response.headers().get(http::header::DATE)?.to_str().ok()?;
+    rfc2822::parse(date).ok().map(|date| date.timestamp())
 }
 
 /// Reports its request when dropped, so that a cancelled one is counted too.

@@ -6,11 +6,13 @@
 
 mod error;
 mod layer;
+mod patch;
 mod status;
 
 pub use error::CallError;
 pub use layer::{Call, CallLayer, CallObserver, Limits, Outcome, Verb};
-pub use status::{Precondition, Written, delete_observed, finalizers_merge_patch, status_merge_patch};
+pub use patch::json_patch;
+pub use status::{Precondition, Written, delete_observed, finalizers_merge_patch, merge_difference, status_merge_patch};
 
 use crate::backoff::Backoff;
 use kube::api::{GetParams, Request};

@@ -3,8 +3,8 @@
 use super::CallError;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, Request};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// The object that a write is about: nothing is written to a namesake or to a later version.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,18 @@ where
     // A Status, or the object if finalizers hold it: neither matters.
     api.clone().into_client().request::<Value>(request).await?;
     Ok(())
+}
+
+/// The merge patch (RFC 7386) from `current` to `wanted`: members that differ, null for those to remove.
+pub fn merge_difference<S: Serialize>(current: Option<&S>, wanted: &S) -> Value {
+    let object = |status: Option<&S>| match status.map(serde_json::to_value) {
+        Some(Ok(Value::Object(fields))) => fields,
+        _ => Map::new(),
+    };
+    let (current, wanted) = (object(current), object(Some(wanted)));
+    let mut patch: Map<String, Value> = current.keys().filter(|field| !wanted.contains_key(*field)).map(|field| (field.clone(), Value::Null)).collect();
+    patch.extend(wanted.into_iter().filter(|(field, value)| current.get(field) != Some(value)));
+    Value::Object(patch)
 }
 
 #[derive(Deserialize)]

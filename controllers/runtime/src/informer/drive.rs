@@ -90,7 +90,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
     /// Lists and watches kind K until `stop`, keeping of each object what `read` makes of its JSON; its error makes the object
     /// [`Delta::Invalid`]. `read` runs in this task. Never fails: errors are counted, logged and retried with backoff, the
     /// store keeping its last state meanwhile.
-    pub async fn run_with<K>(mut self, client: Client, config: WatchConfig, read: impl Fn(Value) -> Result<T, String> + Send + Sync, stop: CancellationToken)
+    pub async fn run_with<K>(self, client: Client, config: WatchConfig, read: impl Fn(Value) -> Result<T, String> + Send + Sync, stop: CancellationToken)
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope> + 'static,
     {
@@ -98,6 +98,26 @@ impl<T: Send + Sync + 'static> Watch<T> {
             Some(namespace) => Api::namespaced(client, namespace),
             None => Api::all(client),
         };
+        self.drive(api, config, read, stop).await;
+    }
+
+    /// As [`run_with`](Self::run_with), for a kind that is in no namespace.
+    pub async fn run_cluster_with<K>(
+        self,
+        client: Client,
+        config: WatchConfig,
+        read: impl Fn(Value) -> Result<T, String> + Send + Sync,
+        stop: CancellationToken,
+    ) where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope> + 'static,
+    {
+        self.drive(Api::<Raw<K>>::all(client), config, read, stop).await;
+    }
+
+    async fn drive<K>(mut self, api: Api<Raw<K>>, config: WatchConfig, read: impl Fn(Value) -> Result<T, String> + Send + Sync, stop: CancellationToken)
+    where
+        K: Resource<DynamicType = ()> + 'static,
+    {
         let shared = self.shared.clone();
         let mut events = pin!(watcher(api.clone(), config.watcher()));
         let mut failures = Failures::default();

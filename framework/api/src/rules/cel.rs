@@ -10,7 +10,7 @@ use crate::duration;
 /// A rule for the API server, and its twin for here.
 #[derive(Debug)]
 pub struct CelRule {
-    /// CEL; unique, so that it finds its check.
+    /// CEL; unique within its kind, so that it finds its check.
     pub rule: &'static str,
     /// What the user reads.
     pub message: &'static str,
@@ -27,37 +27,18 @@ pub enum Check {
     Transition(fn(&Value, &Value) -> bool),
 }
 
-/// Every rule, to find a check by its text.
-pub const ALL: &[&CelRule] = &[
-    &RUN_SPEC_STAYS,
-    &ENTRYPOINT_IS_RELATIVE,
-    &INLINE_PATH_NEEDS_FUNCTION,
-    &FUNCTION_NEEDS_INLINE_PATH,
-    &EXECUTION_IS_IMMUTABLE,
-    &PLACEMENT_IS_IMMUTABLE,
-    &CANCEL_IS_ONE_WAY,
-    &ONE_MODE,
-    &ONE_SOURCE,
-    &COMMIT_NEEDS_REPO,
-    &INLINE_PATH_IS_RELATIVE,
-    &SELECTOR_IS_NOT_EMPTY,
-    &DURATION_IN_RANGE,
-    &ONE_LOCATION,
-    &ARTIFACT_MATCHES_DRIVER,
-    &STORE_MATCHES_DRIVER,
-    &WORKSPACE_SPEC_STAYS,
-    &WORKSPACE_RUNTIME_IS_IMMUTABLE,
-];
-
-fn has(value: &Value, path: &[&str]) -> bool {
+/// Whether there is something at `path`.
+pub fn has(value: &Value, path: &[&str]) -> bool {
     at(value, path).is_some()
 }
 
-fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
+/// What is at `path`, a member of a member.
+pub fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
     path.iter().try_fold(value, |at, key| at.get(key))
 }
 
-fn same(new: &Value, old: &Value, fields: &[&str]) -> bool {
+/// Whether these members are the same on both sides, absent ones included.
+pub fn same(new: &Value, old: &Value, fields: &[&str]) -> bool {
     fields.iter().all(|field| new.get(field) == old.get(field))
 }
 

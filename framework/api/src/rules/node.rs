@@ -6,8 +6,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomR
 use regex::Regex;
 use serde_json::Value;
 
-use super::CrdError;
-use super::cel::{self, CelRule};
+use super::cel::CelRule;
 
 /// One node of a schema.
 #[derive(Debug, Default)]
@@ -25,10 +24,12 @@ pub(super) struct Node {
     pub max_length: Option<i64>,
     pub minimum: Option<f64>,
     pub maximum: Option<f64>,
+    pub min_items: Option<i64>,
     pub max_items: Option<i64>,
     pub max_properties: Option<i64>,
     pub list_keys: Vec<String>,
-    pub cel: Vec<&'static CelRule>,
+    /// Each with the member it is about, empty for the node itself.
+    pub cel: Vec<(String, &'static CelRule)>,
 }
 
 /// JSON type of a node.
@@ -57,15 +58,14 @@ impl Kind {
 }
 
 impl Node {
-    /// The root of the only version. A definition that can't be made gives an empty node, which admits everything; a test
-    /// shows that this doesn't happen.
-    pub fn of_crd(crd: Result<CustomResourceDefinition, CrdError>) -> Self {
-        let version = crd.ok().and_then(|crd| crd.spec.versions.into_iter().next());
-        let schema = version.and_then(|version| version.schema?.open_api_v3_schema);
-        schema.map(|schema| Self::of(&schema)).unwrap_or_default()
+    /// The root of the only version, whose CEL rules are among `known`.
+    pub fn of_crd(crd: &CustomResourceDefinition, known: &[&'static CelRule]) -> Self {
+        let schema = crd.spec.versions.first().and_then(|version| version.schema.as_ref()?.open_api_v3_schema.as_ref());
+        schema.map(|schema| Self::of(schema, known)).unwrap_or_default()
     }
 
-    fn of(schema: &JSONSchemaProps) -> Self {
+    /// One node and what is below it.
+    pub fn of(schema: &JSONSchemaProps, known: &[&'static CelRule]) -> Self {
         use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
         let kind = match schema.type_.as_deref() {
             _ if schema.x_kubernetes_int_or_string == Some(true) => Kind::IntOrString,
@@ -79,13 +79,13 @@ impl Node {
         Self {
             kind,
             format: schema.format.clone(),
-            properties: schema.properties.iter().flatten().map(|(name, child)| (name.clone(), Self::of(child))).collect(),
+            properties: schema.properties.iter().flatten().map(|(name, child)| (name.clone(), Self::of(child, known))).collect(),
             additional: match &schema.additional_properties {
-                Some(JSONSchemaPropsOrBool::Schema(child)) => Some(Box::new(Self::of(child))),
+                Some(JSONSchemaPropsOrBool::Schema(child)) => Some(Box::new(Self::of(child, known))),
                 _ => None,
             },
             items: match &schema.items {
-                Some(JSONSchemaPropsOrArray::Schema(child)) => Some(Box::new(Self::of(child))),
+                Some(JSONSchemaPropsOrArray::Schema(child)) => Some(Box::new(Self::of(child, known))),
                 _ => None,
             },
             required: schema.required.clone().unwrap_or_default(),
@@ -96,62 +96,16 @@ impl Node {
             max_length: schema.max_length,
             minimum: schema.minimum,
             maximum: schema.maximum,
+            min_items: schema.min_items,
             max_items: schema.max_items,
             max_properties: schema.max_properties,
             list_keys: schema.x_kubernetes_list_map_keys.clone().unwrap_or_default(),
-            cel: rules.filter_map(|rule| cel::ALL.iter().copied().find(|known| known.rule == rule.rule)).collect(),
+            cel: rules
+                .filter_map(|rule| {
+                    let field = rule.field_path.as_deref().unwrap_or_default().trim_start_matches('.').to_owned();
+                    known.iter().copied().find(|known| known.rule == rule.rule).map(|known| (field, known))
+                })
+                .collect(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test may panic")]
-    use std::collections::BTreeSet;
-
-    use super::super::{run_crd, schema::workspace_crd};
-    use super::*;
-
-    fn visit(schema: &JSONSchemaProps, path: &str, seen: &mut dyn FnMut(&str, &JSONSchemaProps, &Node)) {
-        use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{JSONSchemaPropsOrArray, JSONSchemaPropsOrBool};
-        seen(path, schema, &Node::of(schema));
-        for (name, child) in schema.properties.iter().flatten() {
-            visit(child, &format!("{path}.{name}"), seen);
-        }
-        if let Some(JSONSchemaPropsOrArray::Schema(child)) = &schema.items {
-            visit(child, &format!("{path}[]"), seen);
-        }
-        if let Some(JSONSchemaPropsOrBool::Schema(child)) = &schema.additional_properties {
-            visit(child, &format!("{path}{{}}"), seen);
-        }
-    }
-
-    #[test]
-    fn nothing_of_the_definitions_is_lost_offline() {
-        let mut rules = BTreeSet::new();
-        for crd in [run_crd().unwrap(), workspace_crd().unwrap()] {
-            let root = crd.spec.versions[0].schema.clone().unwrap().open_api_v3_schema.unwrap();
-            visit(&root, "", &mut |path, schema, node| {
-                assert_eq!(schema.pattern.is_some(), node.pattern.is_some(), "pattern of {path}");
-                let written = schema.x_kubernetes_validations.clone().unwrap_or_default();
-                assert_eq!(written.len(), node.cel.len(), "CEL of {path}");
-                rules.extend(written.into_iter().map(|rule| rule.rule));
-                assert_eq!(schema.nullable, None, "nullable of {path}");
-                let known = matches!(schema.format.as_deref(), None | Some("int32" | "int64" | "date-time" | "byte"));
-                assert!(known, "format of {path}");
-                // Keywords this walker doesn't know must not appear.
-                let unknown = (&schema.any_of, &schema.one_of, &schema.all_of, &schema.not, &schema.multiple_of);
-                assert_eq!(unknown, (&None, &None, &None, &None, &None), "keywords of {path}");
-                let unknown = (&schema.min_items, &schema.min_properties, &schema.exclusive_minimum);
-                assert_eq!(unknown, (&None, &None, &None), "keywords of {path}");
-                if schema.type_.as_deref() == Some("object") {
-                    let shaped = schema.properties.is_some() != schema.additional_properties.is_some();
-                    assert!(shaped || path.is_empty(), "{path} has members or values");
-                }
-            });
-        }
-        let all: BTreeSet<String> = cel::ALL.iter().map(|rule| rule.rule.to_owned()).collect();
-        assert_eq!(rules, all, "each rule of the list is used, and each text is its own");
-        assert_eq!(all.len(), cel::ALL.len());
     }
 }

@@ -1,15 +1,12 @@
 //! From the Rust types and the table of rules to the CRDs.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::table::{self, Constraint, Rule};
-use crate::persistent_workspace::PersistentWorkspace;
-use crate::run::Run;
+use super::table::{Constraint, Rule};
 
 /// The table and the types disagree; found by a test, not by users.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum CrdError {
     /// A rule names nothing.
     #[error("no field of {crd} matches rule path {path:?}")]
@@ -29,23 +26,8 @@ pub enum CrdError {
     },
 }
 
-/// The CRD of Run.
-///
-/// # Errors
-/// See [`CrdError`]; a test shows that there is none.
-pub fn run_crd() -> Result<CustomResourceDefinition, CrdError> {
-    with_rules(Run::crd(), table::RUN)
-}
-
-/// The CRD of PersistentWorkspace.
-///
-/// # Errors
-/// See [`CrdError`]; a test shows that there is none.
-pub fn workspace_crd() -> Result<CustomResourceDefinition, CrdError> {
-    with_rules(PersistentWorkspace::crd(), table::WORKSPACE)
-}
-
-fn with_rules(mut crd: CustomResourceDefinition, rules: &[&'static [Rule]]) -> Result<CustomResourceDefinition, CrdError> {
+/// The definition that the Rust type gives, with the rules written onto its schema.
+pub(super) fn with_rules(mut crd: CustomResourceDefinition, rules: &[&'static [Rule]]) -> Result<CustomResourceDefinition, CrdError> {
     let name = crd.metadata.name.clone().unwrap_or_default();
     let malformed = |cause: String| CrdError::Malformed { crd: name.clone(), cause };
     crd.spec.names.list_kind = Some(format!("{}List", crd.spec.names.kind));
@@ -54,7 +36,7 @@ fn with_rules(mut crd: CustomResourceDefinition, rules: &[&'static [Rule]]) -> R
         let props = props.ok_or_else(|| malformed("no schema".to_owned()))?;
         let mut schema = serde_json::to_value(&*props).map_err(|error| malformed(error.to_string()))?;
         clean(&mut schema);
-        // An object without spec is admitted, and then ignored (reference §1).
+        // An object without spec is admitted, and then ignored (reference §1), unless the table requires it.
         if let Some(root) = schema.as_object_mut() {
             root.remove("required");
         }
@@ -140,6 +122,7 @@ fn constrain(node: &mut Map<String, Value>, constraint: &Constraint) {
         Constraint::Enum(texts) => set("enum", json!(texts)),
         Constraint::Minimum(least) => set("minimum", json!(least)),
         Constraint::Maximum(greatest) => set("maximum", json!(greatest)),
+        Constraint::MinItems(count) => set("minItems", json!(count)),
         Constraint::MaxItems(count) => set("maxItems", json!(count)),
         Constraint::MaxProperties(count) => set("maxProperties", json!(count)),
         Constraint::Format(format) => set("format", json!(format)),
@@ -149,8 +132,9 @@ fn constrain(node: &mut Map<String, Value>, constraint: &Constraint) {
         }
         Constraint::AtomicList => set("x-kubernetes-list-type", json!("atomic")),
         Constraint::AtomicMap => set("x-kubernetes-map-type", json!("atomic")),
-        Constraint::Cel(rule) => {
-            push(node, "x-kubernetes-validations", json!({"rule": rule.rule, "message": rule.message}));
+        Constraint::Cel(rule) => push(node, "x-kubernetes-validations", json!({"rule": rule.rule, "message": rule.message})),
+        Constraint::CelOf(member, rule) => {
+            push(node, "x-kubernetes-validations", json!({"rule": rule.rule, "message": rule.message, "fieldPath": format!(".{member}")}));
         }
     }
 }

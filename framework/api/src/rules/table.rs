@@ -38,6 +38,8 @@ pub enum Constraint {
     Minimum(i64),
     /// Greatest number.
     Maximum(i64),
+    /// Least number of items.
+    MinItems(u64),
     /// Greatest number of items.
     MaxItems(u64),
     /// Greatest number of entries of a map.
@@ -52,6 +54,19 @@ pub enum Constraint {
     AtomicMap,
     /// A CEL rule.
     Cel(&'static CelRule),
+    /// A CEL rule that is about this member.
+    CelOf(&'static str, &'static CelRule),
+}
+
+/// Every CEL rule of a table.
+pub(super) fn cel_rules(rules: &[&'static [Rule]]) -> Vec<&'static CelRule> {
+    let constraints = rules.iter().copied().flatten().flat_map(|rule| rule.constraints);
+    constraints
+        .filter_map(|constraint| match constraint {
+            Constraint::Cel(rule) | Constraint::CelOf(_, rule) => Some(*rule),
+            _ => None,
+        })
+        .collect()
 }
 
 use Constraint::{
@@ -59,13 +74,13 @@ use Constraint::{
 };
 
 /// A value of a label, not empty (Ref §1.1).
-const LABEL_VALUE: &str = "^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+pub const LABEL_VALUE: &str = "^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
 /// A name of an object (spec, "Validation").
-const DNS_1123_SUBDOMAIN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+pub const DNS_1123_SUBDOMAIN: &str = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 /// A quantity whose exponent is an integer of at most nine digits: the neighbour's pattern also admits `1e1.5` (ours).
 const QUANTITY: &str = "^[+-]?([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,9})?$";
 /// A duration that Go reads; its range is [`cel::DURATION_IN_RANGE`] (ours).
-const GO_DURATION: &str = "^[+-]?(0|(([0-9]+(\\.[0-9]*)?|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
+pub const GO_DURATION: &str = "^[+-]?(0|(([0-9]+(\\.[0-9]*)?|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 /// `reason` of a metav1.Condition.
 const CONDITION_REASON: &str = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$";
 /// `type` of a metav1.Condition.
@@ -208,8 +223,8 @@ const RUN_STATUS: &[Rule] = &[
     Rule { path: "status.endpoint.caBundle", constraints: &[MaxLength(16_384), Format("byte")] },
 ];
 
-/// metav1.Condition; Ref §1.2 and §1.5.
-const CONDITIONS: &[Rule] = &[
+/// metav1.Condition, as the list `status.conditions`; Ref §1.2 and §1.5.
+pub const CONDITIONS: &[Rule] = &[
     Rule { path: "status.conditions", constraints: &[MaxItems(16), ListMap("type")] },
     Rule { path: "status.conditions[].type", constraints: &[MaxLength(316), Pattern(CONDITION_TYPE)] },
     Rule { path: "status.conditions[].status", constraints: &[Enum(&["True", "False", "Unknown"])] },

@@ -201,6 +201,9 @@ fn check_object(node: &Node, path: &str, members: &Map<String, Value>, old: Opti
 
 fn check_array(node: &Node, path: &str, items: &[Value], old: Option<&Value>, errors: &mut Vec<FieldError>) {
     limit(path, items.len(), node.max_items, "items", FieldErrorKind::TooMany, errors);
+    if let Some(least) = node.min_items.filter(|least| i64::try_from(items.len()).is_ok_and(|count| count < *least)) {
+        errors.push(FieldError { path: path.to_owned(), message: format!("must have at least {least} items"), kind: FieldErrorKind::Invalid });
+    }
     let Some(child) = &node.items else { return };
     let mut seen = BTreeSet::new();
     for (index, item) in items.iter().enumerate() {
@@ -297,14 +300,15 @@ fn check_cel(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors
     if old == Some(value) {
         return; // states are not asked again, and every transition allows no change
     }
-    for rule in &node.cel {
+    for (member, rule) in &node.cel {
         let holds = match (rule.check, old) {
             (Check::State(check), _) => check(value),
             (Check::Transition(check), Some(old)) => check(value, old),
             (Check::Transition(_), None) => true,
         };
         if !holds {
-            errors.push(FieldError { path: path.to_owned(), message: rule.message.to_owned(), kind: FieldErrorKind::Invalid });
+            let at = if member.is_empty() { path.to_owned() } else { join(path, member) };
+            errors.push(FieldError { path: at, message: rule.message.to_owned(), kind: FieldErrorKind::Invalid });
         }
     }
     match value {

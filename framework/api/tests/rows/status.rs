@@ -18,13 +18,13 @@ fn no(name: impl Into<String>, patch: Value, path: &str, message: &'static str) 
 
 fn field_rows() -> Vec<Row> {
     let mut rows = vec![
-        Row::new("status {} is Pending", Act::Status(run(json!({})), json!({"status": {}})), Expect::Accepted(None)),
-        Row::new(
+        RUN.row("status {} is Pending", Act::Status(run(json!({})), json!({"status": {}})), Expect::Accepted(None)),
+        RUN.row(
             "status without phase is Pending",
             Act::Status(run(json!({})), json!({"status": {"message": "m"}})),
             Expect::Accepted(Some(("/status", json!({"phase": "Pending", "message": "m"})))),
         ),
-        Row::new(
+        RUN.row(
             "status assigned",
             Act::Status(run(json!({})), json!({"status": {"phase": "Scheduled", "assignedPod": "p", "assignedPodUID": "u"}})),
             Expect::Accepted(Some(("/status", json!({"phase": "Scheduled", "assignedPod": "p", "assignedPodUID": "u"})))),

@@ -99,12 +99,12 @@ fn mutable_rows() -> Vec<Row> {
         update("a large Run is cancelled within CEL's budget", run(big), json!({"spec": {"cancelRequested": true}})),
         update_refused("an invalid value on update", run(json!({})), json!({"spec": {"ttlSecondsAfterFinished": -1}}), "spec.ttlSecondsAfterFinished", ""),
         update_refused("an unknown field on update, strictly", run(json!({})), json!({"spec": {"podName": "p"}}), "spec.podName", "unknown field").strictly(),
-        Row::new(
+        RUN.row(
             "a status in an update of the object is dropped",
             Act::Update(run(json!({})), json!({"spec": {"ttlSecondsAfterFinished": 5}, "status": {"phase": "Failed"}})),
             Expect::Accepted(None),
         ),
-        Row::new(
+        RUN.row(
             "a spec in an update of the status is dropped",
             Act::Status(run(json!({})), json!({"spec": {"runtime": "python"}, "status": {"phase": "Running"}})),
             Expect::Accepted(Some(("/spec/runtime", json!("bash")))),

@@ -87,12 +87,8 @@ fn object_rows() -> Vec<Row> {
         update_refused("runtime removed", spec(json!({})), json!({"spec": {"runtime": null}}), "spec.runtime", ""),
         update_refused("spec removed", spec(json!({})), json!({"spec": null}), "", "spec may not be removed after PersistentWorkspace creation"),
         update("ttl and policy changed", spec(json!({})), json!({"spec": {"ttlSecondsAfterUnused": 5, "cleanupPolicy": "Retain"}})),
-        Row::new(
-            "status bound, with the Pod's UID",
-            Act::Status(spec(json!({})), json!({"status": bound.clone()})),
-            Expect::Accepted(Some(("/status", bound))),
-        ),
-        Row::new(
+        RUN.row("status bound, with the Pod's UID", Act::Status(spec(json!({})), json!({"status": bound.clone()})), Expect::Accepted(Some(("/status", bound)))),
+        RUN.row(
             "status without phase is Pending",
             Act::Status(spec(json!({})), json!({"status": {"path": "x"}})),
             Expect::Accepted(Some(("/status", json!({"phase": "Pending", "path": "x"})))),
@@ -105,5 +101,5 @@ fn object_rows() -> Vec<Row> {
     for phase in ["Pending", "Bound", "Lost", "Released"] {
         rows.push(status(format!("phase {phase}"), spec(json!({})), json!({"phase": phase})));
     }
-    rows.into_iter().map(|row| Row { name: format!("PersistentWorkspace {}", row.name), ..row }.of_workspace()).collect()
+    rows.into_iter().map(|row| Row { name: format!("PersistentWorkspace {}", row.name), ..row }.of(WORKSPACE)).collect()
 }

@@ -11,6 +11,7 @@ pub mod core;
 pub mod cycle;
 mod define;
 mod histogram;
+pub mod jobs;
 pub mod reference;
 
 use std::sync::{Arc, Mutex};
@@ -40,6 +41,8 @@ pub struct Metrics {
     pub core: CoreMetrics,
     /// The API server.
     pub client: Client,
+    /// Jobs.
+    pub jobs: Arc<jobs::Jobs>,
     config_valid: IntGauge,
     config_generation: IntGauge,
 }
@@ -57,6 +60,7 @@ impl Metrics {
             cycles,
             core: CoreMetrics::new(&mut d)?,
             client: Client::new(&mut d)?,
+            jobs: Arc::new(jobs::Jobs::new(&mut d)?),
             config_valid: d.gauge(
                 "berth_config_valid",
                 "1 if the configuration as it is now can be used; 0: it was refused, deleted or can't be read, and the last good one is in force.",

@@ -1,14 +1,17 @@
 //! Every metric as Markdown, from the definitions themselves; docs/metrics.md holds this text.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use berth_framework::profile::LeaderElectionConfiguration;
+use berth_runtime::{ServerTime, SystemClock};
 
 use super::super::endpoint::EndpointMetrics;
 use super::super::leading::Election;
 use super::super::traces;
 use super::Metrics;
 use super::define::Described;
+use super::jobs::JobsCollector;
 
 /// How a name begins, and whose name it is. The first that fits counts.
 const GROUPS: [(&[&str], &str); 5] = [
@@ -46,6 +49,8 @@ fn everything() -> anyhow::Result<Metrics> {
     if let Some(election) = Election::new(&on, "default", "berth")? {
         metrics.register(election.collector()?)?;
     }
+    let time = Arc::new(ServerTime::new(Arc::new(SystemClock::new()), Arc::new(())));
+    metrics.register(JobsCollector::new(Arc::default(), time, || [0, 0])?)?;
     EndpointMetrics::new(&metrics)?;
     traces::outcomes(&metrics)?;
     Ok(metrics)

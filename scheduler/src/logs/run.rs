@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use berth_api::constants::LABEL_RUNTIME;
 use berth_api::run::Run;
 use berth_runtime::apiclient::{Limits, connect};
-use clap::{Args, Subcommand};
+use clap::Args;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams, LogParams};
@@ -32,25 +32,12 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// A followed log may be silent for long: as good as no limit.
 const LONG: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// Flags of `berth logs`.
-#[derive(Clone, Debug, Args)]
-pub struct LogsArgs {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Clone, Debug, Subcommand)]
-enum What {
-    /// The output of one Run: both its streams in order, as `kubectl logs` prints those of a container
-    Run(RunArgs),
-}
-
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   berth logs run build-42 -n ci
   berth logs run build-42 -n ci -f      # until it has ended, also over retries on other Pods")]
-struct RunArgs {
+pub struct RunArgs {
     /// Name of the Run
     name: String,
     /// Its namespace; else the one of the kubeconfig's context
@@ -94,8 +81,7 @@ impl Line {
 ///
 /// # Errors
 /// The Run or the log can't be read.
-pub fn run(args: &LogsArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
-    let What::Run(args) = &args.what;
+pub fn run(args: &RunArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let limits = Limits { get: LONG, silence: LONG, ..Limits::default() };
         let client = connect(args.kubeconfig.as_deref(), limits, Arc::new(())).await?;

@@ -1,0 +1,143 @@
+//! What the adapter remembers of Pods that it has seen: until when a process was seen not to have begun, in which container it began, and which
+//! version a patch of ours replaced. A restart forgets it; then a start is bounded by the time at which the Pod got its node, a second start may go
+//! unnoticed, and a patch may be sent once more, which fails its own test.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use berth_runtime::informer::Stored;
+use k8s_openapi::jiff::Timestamp;
+
+use super::seen::{Main, SeenPod};
+use berth_runtime::lock;
+
+#[derive(Default)]
+struct OfPod {
+    waited_until: Option<Timestamp>,
+    container: Option<String>,
+    /// A second container that has not been told of.
+    duplicate: Option<String>,
+    restarts: i32,
+    /// The version of the Pod that a patch of ours replaced, until the cache has caught up.
+    replaced: Option<String>,
+}
+
+/// By UID of the Pod; only Pods that exist.
+#[derive(Default)]
+pub(super) struct Memory {
+    pods: Mutex<HashMap<String, OfPod>>,
+}
+
+impl Memory {
+    /// A Pod came, changed or went.
+    pub fn changed(&self, old: Option<&Stored<SeenPod>>, new: Option<&Stored<SeenPod>>, now: Timestamp) {
+        let mut pods = lock(&self.pods);
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| new.uid != old.uid)) {
+            pods.remove(&*old.uid);
+        }
+        let Some(new) = new else { return };
+        let known = pods.entry(new.uid.to_string()).or_default();
+        match &new.object.main {
+            None => known.waited_until = Some(now),
+            Some(main) if main.is_waiting() => known.waited_until = Some(now),
+            Some(main) => known.began(main),
+        }
+    }
+
+    /// When the process was last seen not to have begun.
+    pub fn waited_until(&self, uid: &str) -> Option<Timestamp> {
+        lock(&self.pods).get(uid)?.waited_until
+    }
+
+    /// A patch of ours replaced this version of the Pod.
+    pub fn replaced(&self, uid: &str, version: &str) {
+        if let Some(pod) = lock(&self.pods).get_mut(uid) {
+            pod.replaced = Some(version.to_owned());
+        }
+    }
+
+    /// Whether that version of the Pod is one that a patch of ours replaced.
+    pub fn is_replaced(&self, uid: &str, version: &str) -> bool {
+        lock(&self.pods).get(uid).is_some_and(|pod| pod.replaced.as_deref() == Some(version))
+    }
+
+    /// That the process was begun a second time, once.
+    pub fn take_duplicate(&self, uid: &str) -> Option<String> {
+        lock(&self.pods).get_mut(uid)?.duplicate.take()
+    }
+}
+
+impl OfPod {
+    /// The kubelet begins a container twice if it dies between the start and its record (design of Jobs, §1.2).
+    fn began(&mut self, main: &Main) {
+        let again = main.restarts > self.restarts;
+        let other = self.container.as_ref().is_some_and(|first| main.id.as_ref().is_some_and(|id| id != first));
+        if again || other {
+            let first = self.container.clone().unwrap_or_else(|| "another container".to_owned());
+            let second = main.id.clone().unwrap_or_else(|| "a container".to_owned());
+            self.duplicate = Some(format!("the process was begun again by the node: {first}, then {second}"));
+        }
+        self.restarts = main.restarts;
+        if main.id.is_some() {
+            self.container.clone_from(&main.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_runtime::ObjectKey;
+
+    use super::super::seen::MainState;
+    use super::*;
+
+    fn pod(uid: &str, main: Option<(MainState, &str, i32)>) -> Stored<SeenPod> {
+        let main = main.map(|(state, id, restarts)| Main { id: Some(id.to_owned()), restarts, state });
+        let object = Arc::new(SeenPod { uid: uid.to_owned(), main, ..SeenPod::default() });
+        Stored { key: ObjectKey::new("ns", "p"), uid: Arc::from(uid), resource_version: Arc::from("1"), object }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap_or_default()
+    }
+
+    #[test]
+    fn it_knows_until_when_a_process_had_not_begun_and_forgets_pods_that_are_gone() {
+        let memory = Memory::default();
+        let waiting = pod("u", Some((MainState::Waiting { reason: String::new(), message: String::new() }, "", 0)));
+        let running = pod("u", Some((MainState::Running { started: None }, "c1", 0)));
+        memory.changed(None, Some(&pod("u", None)), at(1));
+        memory.changed(None, Some(&waiting), at(2));
+        memory.changed(Some(&waiting), Some(&running), at(9));
+        assert_eq!(memory.waited_until("u"), Some(at(2)));
+        memory.changed(Some(&running), Some(&pod("v", None)), at(10));
+        assert_eq!((memory.waited_until("u"), memory.waited_until("v")), (None, Some(at(10))), "a namesake is another Pod");
+        memory.changed(Some(&pod("v", None)), None, at(11));
+        assert!(lock(&memory.pods).is_empty());
+    }
+
+    #[test]
+    fn a_version_that_a_patch_replaced_is_not_patched_again() {
+        let memory = Memory::default();
+        memory.changed(None, Some(&pod("u", None)), at(1));
+        assert!(!memory.is_replaced("u", "1"));
+        memory.replaced("u", "1");
+        assert!(memory.is_replaced("u", "1") && !memory.is_replaced("u", "2") && !memory.is_replaced("v", "1"));
+    }
+
+    #[test]
+    fn a_second_start_is_told_once() {
+        let memory = Memory::default();
+        let running = |id: &str, restarts| pod("u", Some((MainState::Running { started: None }, id, restarts)));
+        memory.changed(None, Some(&running("c1", 0)), at(1));
+        memory.changed(None, Some(&running("c1", 0)), at(2));
+        assert_eq!(memory.take_duplicate("u"), None);
+        memory.changed(None, Some(&running("c2", 0)), at(3));
+        assert!(memory.take_duplicate("u").is_some_and(|note| note.ends_with("c1, then c2")));
+        assert_eq!(memory.take_duplicate("u"), None);
+        memory.changed(None, Some(&running("c2", 1)), at(4));
+        assert!(memory.take_duplicate("u").is_some());
+    }
+}

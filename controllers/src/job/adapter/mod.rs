@@ -1,0 +1,103 @@
+//! What an execution backend must be able to do: Ensure, Observe, Cancel, Delete (specification, "Adapter contract"; ADR 0053).
+//!
+//! An adapter never writes to a Job, decides nothing, and remembers nothing that a restart may not lose. Every operation may be repeated.
+
+pub mod kubernetes;
+
+use berth_runtime::ObjectKey;
+use berth_runtime::apiclient::CallError;
+use berth_runtime::lease::NotLeader;
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+
+use super::api::spec::JobSpec;
+use super::api::status::Reference;
+use super::machine::{Attempt, Backend};
+use super::resolve::Admission;
+
+/// The Job that an operation is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// Namespace and name.
+    pub key: &'a ObjectKey,
+    /// `metadata.uid`: the identity of the execution.
+    pub uid: &'a str,
+    /// The spec.
+    pub spec: &'a JobSpec,
+    /// The references on record; empty before the execution is.
+    pub recorded: &'a [Reference],
+    /// The Job's end is on record and proven: nothing is decided any more on what a watch does not show.
+    pub ended: bool,
+    /// The leader's term in which this was decided: nothing is sent in another.
+    pub term: u64,
+}
+
+/// How fresh an observation must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// What a watch has brought is enough.
+    Cached,
+    /// Asked now, of a quorum.
+    Quorum,
+}
+
+/// How much Delete removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What is not the recorded execution.
+    Strays,
+    /// What was held for the end, which is stored now.
+    Held,
+    /// Everything of the Job's; but nothing while anything of it may run.
+    Everything,
+    /// Everything, running or not: the Job itself is gone.
+    Orphaned,
+}
+
+/// An operation that could not be carried out. None of them may be taken for an answer about the execution.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    /// We do not lead, or not in that term.
+    #[error(transparent)]
+    NotLeader(#[from] NotLeader),
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+/// Reason of the note that a process was begun a second time.
+pub const NOTE_DUPLICATE: &str = "DuplicateExecution";
+
+/// What an adapter sees.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// The execution and what belongs to it.
+    pub backend: Backend,
+    /// Why there is none yet, if the backend has said so since.
+    pub attempt: Option<Attempt>,
+    /// Things that happened and change nothing, as Events for people: reason and note.
+    pub notes: Vec<(&'static str, String)>,
+    /// When to look again though nothing was told.
+    pub look_again: Option<Timestamp>,
+}
+
+/// An execution backend.
+pub trait Adapter: Send + Sync + 'static {
+    /// As `status.execution.adapter` has it.
+    fn name(&self) -> &'static str;
+
+    /// Ensure. Without references on record: makes, or finds by the Job's UID, an execution that can't run yet. With: starts exactly that one;
+    /// `admission` may be None then, if the class's parameters are gone.
+    ///
+    /// Ok(None) says nothing but that it was asked; [`observe`](Adapter::observe) tells. Ok(Some) says why there is none.
+    fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>>;
+
+    /// Observe. `admission` gives the class's graces; None if the class's parameters are gone.
+    fn observe<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>, freshness: Freshness) -> BoxFuture<'a, Result<Seen, OperationError>>;
+
+    /// Cancel: asks for a stop of the execution.
+    fn cancel<'a>(&'a self, job: Target<'a>) -> BoxFuture<'a, Result<(), OperationError>>;
+
+    /// Delete.
+    fn delete<'a>(&'a self, job: Target<'a>, extent: Extent) -> BoxFuture<'a, Result<(), OperationError>>;
+}

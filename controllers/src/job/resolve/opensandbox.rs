@@ -1,0 +1,32 @@
+//! What OpenSandbox is known not to be able to do, so that it is said before anything is made (design of Jobs, §0 and §3).
+
+use crate::job::api::opensandbox::{ImageAuth, OpenSandboxExecutionParametersSpec, RequestMapping};
+use crate::job::api::spec::JobSpec;
+
+/// Names of variables that belong to the sandbox.
+const RESERVED_NAME: &str = "EXECD_ACCESS_TOKEN";
+const RESERVED_PREFIX: &str = "OPENSANDBOX_";
+
+/// What of the Job can't be executed, a line each.
+pub fn unsupported(spec: &JobSpec, parameters: &OpenSandboxExecutionParametersSpec) -> Vec<String> {
+    let mut problems = Vec::new();
+    if spec.task.command.is_empty() {
+        problems.push("task.command is required: OpenSandbox doesn't know the image's entrypoint".to_owned());
+    }
+    let reserved = spec.task.env.iter().filter(|env| env.name == RESERVED_NAME || env.name.starts_with(RESERVED_PREFIX));
+    problems.extend(reserved.map(|env| format!("task.env {} belongs to the sandbox", env.name)));
+    let requests = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    if parameters.resource_mapping.requests == RequestMapping::Reject && requests.is_some_and(|requests| requests.cpu.is_some() || requests.memory.is_some()) {
+        problems.push("resources.requests: the backend knows limits alone".to_owned());
+    }
+    if parameters.image_auth == ImageAuth::Unsupported && !spec.task.image_pull_secrets.is_empty() {
+        problems.push("task.imagePullSecrets: the backend takes no registry credentials".to_owned());
+    }
+    problems
+}
+
+/// Whether executing the Job needs the value of a Secret in the controller's hands.
+pub fn needs_secrets(spec: &JobSpec) -> bool {
+    let from_secret = |env: &crate::job::api::spec::EnvVar| env.value_from.as_ref().is_some_and(|from| from.secret_key_ref.is_some());
+    !spec.task.image_pull_secrets.is_empty() || spec.task.env.iter().any(from_secret)
+}

@@ -1,0 +1,185 @@
+//! The Job controller within `berth serve`: its watches, its workers, and what probes see of it.
+
+use std::sync::Arc;
+
+use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
+use berth_controllers::job::api::names::{CONTROLLER_KUBERNETES, class_condition};
+use berth_controllers::job::api::{Job, JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
+use berth_controllers::job::controller::{
+    ClassKey, Context, Controller, Informers, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
+};
+use berth_runtime::events::Recorder;
+use berth_runtime::informer::{Informer, InformerStats, Watch, WatchConfig, informer};
+use berth_runtime::lease::Fence;
+use berth_runtime::shutdown::Group;
+use berth_runtime::workqueue::{QueueStats, WorkQueue};
+use berth_runtime::{ObjectKey, ServerTime};
+use k8s_openapi::api::batch::v1::Job as NativeJob;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Client, Resource};
+use serde_json::Value;
+
+use super::metrics::Metrics;
+use super::metrics::jobs::JobsCollector;
+
+/// Jobs worked on at once.
+const WORKERS: usize = 8;
+
+/// The controller, and the watches that feed it.
+pub struct Jobs {
+    controller: Controller,
+    informers: Informers,
+    watches: Vec<Start>,
+    time: Arc<ServerTime>,
+}
+
+/// Starts a watch.
+type Start = Box<dyn FnOnce(&mut Group) + Send>;
+
+/// What the controller shares with the rest of the process.
+pub struct Shared {
+    /// The API server.
+    pub client: Client,
+    /// Takes Events.
+    pub recorder: Recorder,
+    /// Asked before every send.
+    pub fence: Fence,
+    /// The API server's time.
+    pub time: Arc<ServerTime>,
+    /// Told of the queues' durations.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Jobs {
+    /// Listens; nothing runs yet.
+    pub fn new(shared: Shared) -> Self {
+        let Shared { client, recorder, fence, time, metrics } = shared;
+        let labelled = WatchConfig { labels: Some(LABEL_JOB_UID.to_owned()), ..WatchConfig::default() };
+        let mut watches = Vec::new();
+        let jobs = namespaced::<Job, _>("jobs", &client, WatchConfig::default(), read_job, &mut watches);
+        let natives = namespaced::<NativeJob, _>("jobs.batch", &client, labelled.clone(), read_native, &mut watches);
+        let pods = namespaced::<Pod, _>("pods-of-jobs", &client, labelled, read_pod, &mut watches);
+        let classes = cluster::<JobClass, _>("jobclasses", &client, read_class, &mut watches);
+        let kubernetes = cluster::<KubernetesExecutionParameters, _>("kubernetesexecutionparameters", &client, read_kubernetes, &mut watches);
+        let opensandbox = cluster::<OpenSandboxExecutionParameters, _>("opensandboxexecutionparameters", &client, read_opensandbox, &mut watches);
+        let namespaces = cluster::<Namespace, _>("namespaces", &client, read_namespace, &mut watches);
+        let informers = Informers { jobs, classes, kubernetes, opensandbox, namespaces, natives, pods };
+        let steps = metrics.jobs.clone();
+        let context = Context { client, informers: informers.clone(), recorder, fence, time: time.clone(), workers: WORKERS, observer: metrics, steps };
+        Self { controller: Controller::new(context), informers, watches, time }
+    }
+
+    /// What probes and metrics look at.
+    pub fn view(&self) -> View {
+        let (jobs, classes) = self.controller.queues();
+        View { informers: self.informers.clone(), jobs, classes }
+    }
+
+    /// Where Jobs stand, for Prometheus.
+    ///
+    /// # Errors
+    /// A definition is wrong: a mistake in the code.
+    pub fn collector(&self) -> prometheus::Result<JobsCollector> {
+        let classes = self.informers.classes.clone();
+        let count = move || {
+            let mut counts = [0; 2];
+            classes.for_each(|class| {
+                if let Some(accepted) = is_accepted(&class.object) {
+                    counts[usize::from(accepted)] += 1;
+                }
+            });
+            counts
+        };
+        JobsCollector::new(self.controller.tally(), self.time.clone(), count)
+    }
+
+    /// What is to be done when a term begins.
+    pub fn look_at_all(&self) -> Box<dyn Fn() + Send> {
+        Box::new(self.controller.look_at_all())
+    }
+
+    /// Starts the watches in `group`.
+    pub fn watch(&mut self, group: &mut Group) {
+        self.watches.drain(..).for_each(|start| start(group));
+    }
+
+    /// Starts the workers in `group`.
+    pub fn work(self, group: &mut Group) {
+        let (controller, stop) = (self.controller, group.stop());
+        group.spawn("jobs", async move {
+            controller.run(stop).await;
+            Ok::<(), String>(())
+        });
+    }
+}
+
+/// What probes and metrics look at.
+#[derive(Clone)]
+pub struct View {
+    informers: Informers,
+    jobs: WorkQueue<ObjectKey>,
+    classes: WorkQueue<ClassKey>,
+}
+
+impl View {
+    /// Each queue's numbers.
+    pub fn queues(&self) -> [(&'static str, QueueStats); 2] {
+        [(self.jobs.name(), self.jobs.stats()), (self.classes.name(), self.classes.stats())]
+    }
+
+    /// Each watch's numbers.
+    pub fn informers(&self) -> [(&'static str, InformerStats); 7] {
+        let Informers { jobs, classes, kubernetes, opensandbox, namespaces, natives, pods } = &self.informers;
+        [
+            (jobs.name(), jobs.stats()),
+            (classes.name(), classes.stats()),
+            (kubernetes.name(), kubernetes.stats()),
+            (opensandbox.name(), opensandbox.stats()),
+            (namespaces.name(), namespaces.stats()),
+            (natives.name(), natives.stats()),
+            (pods.name(), pods.stats()),
+        ]
+    }
+}
+
+/// Whether a class of ours can be used; None for others, and while that is not known.
+fn is_accepted(class: &JobClass) -> Option<bool> {
+    (class.spec.controller_name == CONTROLLER_KUBERNETES).then_some(())?;
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    conditions.filter(|condition| condition.type_ == class_condition::ACCEPTED).map(|condition| condition.status == "True").next()
+}
+
+fn namespaced<K, T>(name: &'static str, client: &Client, config: WatchConfig, read: fn(Value) -> Result<T, String>, watches: &mut Vec<Start>) -> Informer<T>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Send + 'static,
+    T: Send + Sync + 'static,
+{
+    let (informer, watch): (_, Watch<T>) = informer(name);
+    let client = client.clone();
+    watches.push(Box::new(move |group: &mut Group| {
+        let stop = group.stop();
+        group.spawn(name, async move {
+            watch.run_with::<K>(client, config, read, stop).await;
+            Ok::<(), String>(())
+        });
+    }));
+    informer
+}
+
+fn cluster<K, T>(name: &'static str, client: &Client, read: fn(Value) -> Result<T, String>, watches: &mut Vec<Start>) -> Informer<T>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Send + 'static,
+    T: Send + Sync + 'static,
+{
+    let (informer, watch): (_, Watch<T>) = informer(name);
+    let client = client.clone();
+    watches.push(Box::new(move |group: &mut Group| {
+        let stop = group.stop();
+        group.spawn(name, async move {
+            watch.run_cluster_with::<K>(client, WatchConfig::default(), read, stop).await;
+            Ok::<(), String>(())
+        });
+    }));
+    informer
+}
