@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use berth_controllers::job::api::Job;
 use berth_tests::berth::{Berth, Serve};
 use berth_tests::controlplane::{BERTH, ControlPlane, Options};
+use berth_tests::kubelet::{now, terminated};
 use berth_tests::poll::{PATIENCE, stays, until};
 use berth_tests::proxy::{Fault, Proxy, Seen};
 use futures::StreamExt as _;
@@ -19,7 +20,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::job_world::{A_WHILE, World, succeeded, uid};
+use crate::job_world::{A_WHILE, World, exit_code, succeeded, uid};
 use crate::random::Random;
 
 /// Later than the next process carries on.
@@ -186,6 +187,42 @@ async fn a_request_that_arrives_past_the_next_process_starts_nothing() -> Result
             ensure!(world.kubelet.begun_of(&job) == 0, "{name}: it was begun");
             next.terminate().await?;
         }
+    }
+    history.end()?;
+    Ok(())
+}
+
+/// The API server moves the deletion's time when the kubelet has its last word, and a process that comes then sees no other. A process that was told
+/// to stop has not succeeded, and a cancel is no failure of the process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_was_told_to_stop_did_not_end_by_itself_though_its_record_is_older_than_the_deletion_that_the_pod_shows() -> Result<()> {
+    let plane = plane().await?;
+    let world = World::on(&plane, "job-last-word", json!({}), json!({})).await?;
+    let history = world.history();
+    let proxy = Proxy::start(&plane).await?;
+    let mut berth = serve(&plane, &proxy).await?;
+    for (name, code, reason) in [("stopped", 0, "Disrupted"), ("failed", 3, "Disrupted"), ("cancelled", 143, "Cancelled")] {
+        let job = uid(&world.job(name, &["held"], json!({})).await?);
+        let pod = world.bound(&job).await?.name_any();
+        let began = now();
+        world.kubelet.report(&pod, "Running", json!({"running": {"startedAt": began}})).await?;
+        world.succeeded(name, "Unknown", "Running").await?;
+        berth.kill()?;
+        if reason == "Cancelled" {
+            world.cancel(name).await?;
+        }
+        world.pods.delete(&pod, &DeleteParams::default()).await?;
+        let ended = terminated(code, if code == 0 { "Completed" } else { "Error" }, &began);
+        // The kubelet takes its time to clean up; then it says that the Pod is over.
+        tokio::time::sleep(A_WHILE).await;
+        world.kubelet.report(&pod, if code == 0 { "Succeeded" } else { "Failed" }, ended.clone()).await?;
+        let shown = world.pod(&job, "the kubelet's last word", |pod| pod.metadata.deletion_grace_period_seconds == Some(0)).await?;
+        let finished: jiff::Timestamp = ended["terminated"]["finishedAt"].as_str().context("a time")?.parse()?;
+        let deletion = shown.metadata.deletion_timestamp.context("a deletion")?.0;
+        ensure!(finished < deletion, "{finished} {deletion}: the API server does not move the time any more");
+        berth = serve(&plane, &proxy).await?;
+        let told = world.succeeded(name, "False", reason).await?;
+        ensure!(exit_code(&told) == Some(code), "{:?}", told.status);
     }
     history.end()?;
     Ok(())

@@ -1,6 +1,7 @@
-//! What the adapter remembers of Pods that it has seen: until when a process was seen not to have begun, in which container it began, and which
-//! version a patch of ours replaced. A restart forgets it; then a start is bounded by the time at which the Pod got its node, a second start may go
-//! unnoticed, and a patch may be sent once more, which fails its own test.
+//! What the adapter remembers of Pods that it has seen: until when a process was seen not to have begun, in which container it began, whether it had
+//! ended before the Pod's deletion was asked for, and when that was, and which version a patch of ours replaced. A restart forgets it; then a start
+//! is bounded by the time at which the Pod got its node, a second start may go unnoticed, an end beside a deletion counts as a stop, and a patch may
+//! be sent once more, which fails its own test.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -9,11 +10,12 @@ use berth_runtime::informer::Stored;
 use k8s_openapi::jiff::Timestamp;
 
 use super::seen::{Main, SeenPod};
+use super::verdict::Earlier;
 use berth_runtime::lock;
 
 #[derive(Default)]
 struct OfPod {
-    waited_until: Option<Timestamp>,
+    earlier: Earlier,
     container: Option<String>,
     /// A second container that has not been told of.
     duplicate: Option<String>,
@@ -37,16 +39,21 @@ impl Memory {
         }
         let Some(new) = new else { return };
         let known = pods.entry(new.uid.to_string()).or_default();
+        let Earlier { waited_until, ended_undeleted, deletion_requested } = &mut known.earlier;
+        match new.object.deletion {
+            None => *ended_undeleted |= new.object.main.as_ref().is_some_and(Main::has_ended),
+            Some(deletion) => *deletion_requested = deletion_requested.or(deletion.requested),
+        }
         match &new.object.main {
-            None => known.waited_until = Some(now),
-            Some(main) if main.is_waiting() => known.waited_until = Some(now),
+            None => *waited_until = Some(now),
+            Some(main) if main.is_waiting() => *waited_until = Some(now),
             Some(main) => known.began(main),
         }
     }
 
-    /// When the process was last seen not to have begun.
-    pub fn waited_until(&self, uid: &str) -> Option<Timestamp> {
-        lock(&self.pods).get(uid)?.waited_until
+    /// What the versions of the Pod that were seen told.
+    pub fn earlier(&self, uid: &str) -> Earlier {
+        lock(&self.pods).get(uid).map(|pod| pod.earlier).unwrap_or_default()
     }
 
     /// A patch of ours replaced this version of the Pod.
@@ -90,7 +97,7 @@ mod tests {
 
     use berth_runtime::ObjectKey;
 
-    use super::super::seen::MainState;
+    use super::super::seen::{Deletion, MainState};
     use super::*;
 
     fn pod(uid: &str, main: Option<(MainState, &str, i32)>) -> Stored<SeenPod> {
@@ -111,11 +118,32 @@ mod tests {
         memory.changed(None, Some(&pod("u", None)), at(1));
         memory.changed(None, Some(&waiting), at(2));
         memory.changed(Some(&waiting), Some(&running), at(9));
-        assert_eq!(memory.waited_until("u"), Some(at(2)));
+        assert_eq!(memory.earlier("u").waited_until, Some(at(2)));
         memory.changed(Some(&running), Some(&pod("v", None)), at(10));
-        assert_eq!((memory.waited_until("u"), memory.waited_until("v")), (None, Some(at(10))), "a namesake is another Pod");
+        assert_eq!((memory.earlier("u").waited_until, memory.earlier("v").waited_until), (None, Some(at(10))), "a namesake is another Pod");
         memory.changed(Some(&pod("v", None)), None, at(11));
         assert!(lock(&memory.pods).is_empty());
+    }
+
+    #[test]
+    fn it_knows_what_came_first_the_end_or_the_deletion() {
+        let ended = || MainState::Terminated { code: 0, reason: String::new(), message: String::new(), started: None, finished: Some(at(5)) };
+        let version = |state: MainState, deletion: Option<Deletion>| {
+            let mut pod = pod("u", Some((state, "c1", 0)));
+            pod.object = Arc::new(SeenPod { deletion, ..(*pod.object).clone() });
+            pod
+        };
+        let (asked, last_word) = (Deletion { requested: Some(at(4)), due: at(34) }, Deletion { requested: None, due: at(7) });
+        let told = |versions: &[Stored<SeenPod>]| {
+            let memory = Memory::default();
+            versions.iter().for_each(|version| memory.changed(None, Some(version), at(9)));
+            let earlier = memory.earlier("u");
+            (earlier.ended_undeleted, earlier.deletion_requested)
+        };
+        let running = || MainState::Running { started: None };
+        assert_eq!(told(&[version(running(), None), version(ended(), None), version(ended(), Some(last_word))]), (true, None));
+        assert_eq!(told(&[version(running(), Some(asked)), version(ended(), Some(asked)), version(ended(), Some(last_word))]), (false, Some(at(4))));
+        assert_eq!(told(&[version(ended(), Some(last_word))]), (false, None), "after a restart");
     }
 
     #[test]

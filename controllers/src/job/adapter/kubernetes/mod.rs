@@ -135,15 +135,9 @@ impl Kubernetes {
             Some(pod) if pod.ended.is_some() && is_still_running(pod) => self.fate(pod, &parameters.node_lost_policy).await?,
             _ => NodeFate::Unknown,
         };
-        let waited_until = pod.as_ref().and_then(|pod| self.memory.waited_until(&pod.uid));
-        let circumstances = Circumstances {
-            now,
-            waited_until,
-            graces: graces(&parameters),
-            node,
-            missing_pull_secret: missing_pull_secret.as_deref(),
-            image: &job.spec.task.image,
-        };
+        let earlier = pod.as_ref().map(|pod| self.memory.earlier(&pod.uid)).unwrap_or_default();
+        let circumstances =
+            Circumstances { now, earlier, graces: graces(&parameters), node, missing_pull_secret: missing_pull_secret.as_deref(), image: &job.spec.task.image };
         let mut seen = look(job.uid, recorded, &known, &clues, &parameters.injected_containers, &circumstances);
         if let Some(pod) = &pod {
             seen.notes.extend(self.memory.take_duplicate(&pod.uid).map(|note| (NOTE_DUPLICATE, note)));

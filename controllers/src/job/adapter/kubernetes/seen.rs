@@ -81,8 +81,8 @@ pub struct SeenPod {
 /// A deletion under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deletion {
-    /// When it was asked for.
-    pub requested: Timestamp,
+    /// When it was asked for; None if this version of the object doesn't tell.
+    pub requested: Option<Timestamp>,
     /// When the grace is over.
     pub due: Timestamp,
 }
@@ -219,6 +219,11 @@ impl Main {
         Self { id: status.container_id.clone().filter(|id| !id.is_empty()), restarts: status.restart_count, state: MainState::of(state) }
     }
 
+    /// Whether the process has begun and ended, as far as the kubelet says.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.state, MainState::Terminated { .. })
+    }
+
     /// Whether the process has not begun, as far as the kubelet says.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, MainState::Waiting { .. })
@@ -249,10 +254,14 @@ fn created(meta: &ObjectMeta) -> Timestamp {
     meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
 }
 
+/// The deletion was asked for a grace before it is due, unless a later request has shortened the grace so far that the end of it had passed: then the
+/// API server puts the time of that request, and a grace of 0 or 1 s (`rest.BeforeDelete`). A kubelet's last word about a Pod that it has ended is
+/// such a request, so a Pod that is held then shows a time at which its process had long been stopped.
 fn deletion(meta: &ObjectMeta) -> Option<Deletion> {
+    const AS_IT_WAS_ASKED_FOR: i64 = 2;
     let due = meta.deletion_timestamp.as_ref()?.0;
-    let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or_default());
-    Some(Deletion { requested: due.checked_sub(grace).unwrap_or(due), due })
+    let grace = meta.deletion_grace_period_seconds.filter(|grace| *grace >= AS_IT_WAS_ASKED_FOR);
+    Some(Deletion { requested: grace.and_then(|grace| due.checked_sub(SignedDuration::from_secs(grace)).ok()), due })
 }
 
 fn unschedulable(condition: &PodCondition) -> Option<String> {

@@ -4,7 +4,7 @@
 use serde_json::{Value, from_value, json};
 
 use super::observe::look;
-use super::verdict::execution;
+use super::verdict::{Earlier, execution};
 use super::*;
 use crate::job::api::kubernetes::InjectedContainers;
 use crate::job::machine::{Backend, Ending, Execution, GiveUp, Started, Wait};
@@ -63,7 +63,7 @@ fn deleted(due: &str) -> Value {
 
 fn circumstances() -> Circumstances<'static> {
     let graces = Graces { pull: Duration::from_secs(300), create: Duration::from_secs(600) };
-    Circumstances { now: at(NOW), waited_until: None, graces, node: NodeFate::Unknown, missing_pull_secret: None, image: "r/a:1" }
+    Circumstances { now: at(NOW), earlier: Earlier::default(), graces, node: NodeFate::Unknown, missing_pull_secret: None, image: "r/a:1" }
 }
 
 fn seen(changes: Value) -> Execution {
@@ -134,7 +134,8 @@ fn the_container_runs() {
     let running = || json!({"running": {"startedAt": "2026-11-29T10:00:05Z"}});
     assert_eq!(seen(main("Running", running())), Execution::Running(begun()));
     // Seen waiting after it got its node: it can't have begun before.
-    let late = Circumstances { waited_until: Some(at("2026-11-29T10:00:09Z")), ..circumstances() };
+    let earlier = Earlier { waited_until: Some(at("2026-11-29T10:00:09Z")), ..Earlier::default() };
+    let late = Circumstances { earlier, ..circumstances() };
     let expected = Started { at: at("2026-11-29T10:00:05Z"), earliest: at("2026-11-29T10:00:09Z") };
     assert_eq!(execution(&pod(main("Running", running())), &late), Execution::Running(expected));
     // A clock of the node that knows nothing.
@@ -292,6 +293,30 @@ fn an_end_before_the_deletion_is_its_own_and_the_same_second_proves_nothing() {
     assert_eq!(seen(and(main("Failed", terminated(3, "Error")), deleted("2026-11-29T10:05:31Z"))), exited(3, false));
     // Asked for at 10:05:00: a tie.
     stopped(seen(and(main("Succeeded", terminated(0, "Completed")), deleted("2026-11-29T10:05:30Z"))), Some(0), true, "");
+}
+
+/// A kubelet deletes a Pod that it has ended with a grace of 0, and the API server then puts the time of that as the deletion's: here 10:05:02, two
+/// seconds after the end. The Pod is held, so that is what is left to be read.
+#[test]
+fn the_kubelets_last_word_about_a_pod_is_no_time_at_which_its_deletion_was_asked_for() {
+    for (code, phase) in [(0, "Succeeded"), (143, "Failed"), (3, "Failed")] {
+        for grace in [0, 1] {
+            let last_word = json!({"metadata": {"deletionTimestamp": "2026-11-29T10:05:02Z", "deletionGracePeriodSeconds": grace}});
+            let pod = pod(and(main(phase, terminated(code, "")), last_word));
+            let judged = |earlier| execution(&pod, &Circumstances { earlier, ..circumstances() });
+            stopped(judged(Earlier::default()), Some(code), true, "the Pod was deleted");
+            let asked = |text| Earlier { deletion_requested: Some(at(text)), ..Earlier::default() };
+            stopped(judged(asked("2026-11-29T10:04:50Z")), Some(code), true, "the Pod was deleted");
+            stopped(judged(asked("2026-11-29T10:05:00Z")), Some(code), true, "the Pod was deleted");
+            // Whoever saw it before knows better.
+            assert_eq!(judged(asked("2026-11-29T10:05:01Z")), exited(code, false));
+            assert_eq!(judged(Earlier { ended_undeleted: true, ..Earlier::default() }), exited(code, false));
+        }
+    }
+    // Nothing that was seen makes an eviction the process's own end.
+    let evicted = and(main("Failed", terminated(0, "Completed")), json!({"status": {"reason": "Evicted", "message": "disk"}}));
+    let earlier = Earlier { ended_undeleted: true, ..Earlier::default() };
+    stopped(execution(&pod(evicted), &Circumstances { earlier, ..circumstances() }), Some(0), true, "Evicted: disk");
 }
 
 #[test]

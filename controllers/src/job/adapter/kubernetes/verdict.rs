@@ -35,13 +35,24 @@ pub enum NodeFate {
     Over,
 }
 
+/// What earlier versions of a Pod told, and its last one need not tell any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// When the process was last seen not to have begun.
+    pub waited_until: Option<Timestamp>,
+    /// The process had ended before the Pod's deletion was asked for.
+    pub ended_undeleted: bool,
+    /// When the deletion was asked for.
+    pub deletion_requested: Option<Timestamp>,
+}
+
 /// What a verdict rests on beside the Pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances<'a> {
     /// The time, by the API server's clock.
     pub now: Timestamp,
-    /// When the container was last seen not to have begun.
-    pub waited_until: Option<Timestamp>,
+    /// What earlier versions of the Pod told.
+    pub earlier: Earlier,
     /// The class's graces.
     pub graces: Graces,
     /// The node's fate.
@@ -108,7 +119,7 @@ fn ended(pod: &SeenPod, record: &Record<'_>, circumstances: &Circumstances<'_>) 
         (code, false) => format!("exit code {code}"),
         (code, true) => format!("exit code {code}; a process of it was ended for using too much memory"),
     };
-    if ended_by_itself(pod, finished) {
+    if ended_by_itself(pod, finished, &circumstances.earlier) {
         return Ending::Exited { code: record.code, oom, started, message: told };
     }
     let cause = match (&pod.reason, &pod.disruption) {
@@ -120,14 +131,15 @@ fn ended(pod: &SeenPod, record: &Record<'_>, circumstances: &Circumstances<'_>) 
 }
 
 /// Whether no stop can have been the cause: the Pod has not been deleted, or later than the process ended, and was not evicted by its kubelet.
-/// Times are whole seconds; the same second proves nothing.
-fn ended_by_itself(pod: &SeenPod, finished: Timestamp) -> bool {
+/// Times are whole seconds; the same second proves nothing, nor does a deletion of which nobody saw when it was asked for.
+fn ended_by_itself(pod: &SeenPod, finished: Timestamp, earlier: &Earlier) -> bool {
     let evicted = pod.ended == Some(Phase::Failed) && pod.reason.is_some();
-    !evicted && pod.deletion.is_none_or(|deletion| finished < deletion.requested)
+    let ended_first = |deletion: Deletion| earlier.ended_undeleted || earlier.deletion_requested.or(deletion.requested).is_some_and(|at| finished < at);
+    !evicted && pod.deletion.is_none_or(ended_first)
 }
 
 fn began(pod: &SeenPod, at: Timestamp, circumstances: &Circumstances<'_>) -> Started {
-    let earliest = circumstances.waited_until.or(pod.scheduled).unwrap_or(pod.created);
+    let earliest = circumstances.earlier.waited_until.or(pod.scheduled).unwrap_or(pod.created);
     Started { at, earliest: earliest.max(pod.scheduled.unwrap_or(pod.created)) }
 }
 
