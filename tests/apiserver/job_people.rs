@@ -70,14 +70,14 @@ async fn the_logs_of_a_job_are_those_of_its_recorded_pod() -> Result<()> {
     world.job("cancelled", &["exit", "0"], json!({"desiredState": "Cancelled"})).await?;
     world.succeeded("cancelled", "False", "Cancelled").await?;
     let (code, _, err) = read("cancelled", &["--follow"]).await?;
-    ensure!(code == 2 && err.contains("has no logs: it has not been started (Cancelled: "), "{code} {err}");
+    ensure!(code == 1 && err.contains("has no logs: it has not been started (Cancelled: "), "{code} {err}");
 
     let job = world.job("hello", &["held"], json!({})).await?;
     let pod = world.bound(&uid(&job)).await?;
     world.kubelet.report(&pod.name_any(), "Pending", json!({"waiting": {"reason": "ContainerCreating"}})).await?;
     world.until("hello", "its execution", |job| condition(job, "Scheduled").0 == "True").await?;
     let (code, _, err) = read("hello", &[]).await?;
-    ensure!(code == 2 && err.contains("waiting to start"), "{code} {err}");
+    ensure!(code == 1 && err.contains("waiting to start"), "{code} {err}");
     // Asked for before it starts, followed to its end.
     let (followed, began) = tokio::join!(read("hello", &["--follow", "--tail", "10"]), async {
         tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
@@ -92,7 +92,7 @@ async fn the_logs_of_a_job_are_those_of_its_recorded_pod() -> Result<()> {
     until("the Pod to be let go", PATIENCE, || async { Ok(world.pods.get(&pod.name_any()).await?.finalizers().is_empty().then_some(())) }).await?;
     world.pods.delete(&pod.name_any(), &DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }).await?;
     let (code, _, err) = read("hello", &[]).await?;
-    ensure!(code == 2 && err.contains("has no logs: its Pod is gone (Completed: exit code 0)"), "{code} {err}");
+    ensure!(code == 1 && err.contains("has no logs: its Pod is gone (Completed: exit code 0)"), "{code} {err}");
     served.terminate().await?;
     Ok(())
 }
