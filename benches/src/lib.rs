@@ -76,6 +76,7 @@ pub fn pod(index: usize, capacity: i64) -> PodObject {
         probe_ms: Some(NOW.wall_ms),
         capacity: Arc::new([(Arc::from("runs"), capacity)].into_iter().collect()),
         bad_capacity: Vec::new(),
+        cordoned: false,
         workspace_agent: false,
     }
 }

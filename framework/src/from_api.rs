@@ -171,7 +171,7 @@ fn retry_not_before(run: &Run) -> Option<i64> {
 pub fn pod_object(pod: &Pod) -> Option<PodObject> {
     let meta = &pod.metadata;
     let runtime = meta.labels.as_ref()?.get(LABEL_RUNTIME)?;
-    let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms } = PodSigns::of(pod);
+    let PodSigns { running, ready, terminating, heartbeat_true, cordoned, probe_time_ms } = PodSigns::of(pod);
     let annotations = meta.annotations.clone().unwrap_or_default();
     let Capacity { resources, ignored } = Capacity::of(&annotations);
     Some(PodObject {
@@ -183,6 +183,7 @@ pub fn pod_object(pod: &Pod) -> Option<PodObject> {
         ready,
         terminating,
         heartbeat_true,
+        cordoned,
         probe_ms: probe_time_ms,
         capacity: Arc::new(resources.into_iter().map(|(resource, amount)| (Arc::from(resource), amount)).collect()),
         bad_capacity: ignored,

@@ -202,6 +202,8 @@ pub struct PodObject {
     pub terminating: bool,
     /// Condition `kruntimes.io/RuntimedReady` is True.
     pub heartbeat_true: bool,
+    /// It is False, and says that the agent goes on with the Runs it has.
+    pub cordoned: bool,
     /// Its `lastProbeTime`, wall milliseconds.
     pub probe_ms: Option<i64>,
     /// Advertised capacity, floored to integers; `runs` absent counts as 2 (decisions "Capacity").
@@ -215,8 +217,8 @@ pub struct PodObject {
 impl PodObject {
     /// What it says of its availability.
     pub fn signs(&self) -> PodSigns {
-        let Self { running, ready, terminating, heartbeat_true, probe_ms, .. } = *self;
-        PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms: probe_ms }
+        let Self { running, ready, terminating, heartbeat_true, cordoned, probe_ms, .. } = *self;
+        PodSigns { running, ready, terminating, heartbeat_true, cordoned, probe_time_ms: probe_ms }
     }
 }
 

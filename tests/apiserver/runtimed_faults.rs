@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_runtimed::shim::tree;
-use berth_tests::poll::{PATIENCE, stays, until};
+use berth_tests::poll::{PATIENCE, until};
 use berth_tests::proxy::{Fault, Proxy, Seen};
 use berth_tests::runtimed::{Runtimed, Setup};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::json;
 
 use super::runtimed_world::{Agents, outputs, script};
-use super::serve_world::{condition, message, phase};
+use super::serve_world::{condition, message, phase, run};
 
 /// A script that says in `journal` that it was executed, then waits for the file `go`.
 fn journalled(name: &str, journal: &Path, go: Option<&Path>) -> super::serve_world::Draft {
@@ -121,15 +121,16 @@ async fn what_died_with_its_container_is_lost_and_repeated_only_as_the_next_atte
     ensure!(executions(&journal) == BTreeMap::from([("final".to_owned(), 1), ("repeated".to_owned(), 2)]), "{:?}", executions(&journal));
 
     // The supervisor alone is killed: what it has left is killed too, and the Run is lost.
-    agents.run(script("orphan", "echo $$; sleep 600")).await?;
-    until("it to run", PATIENCE, || async { Ok((!agent.output_of("orphan").is_empty()).then_some(())) }).await?;
-    let pid: i32 = agent.output_of("orphan")[0].trim_start_matches("stdout: ").parse()?;
+    // Also what has left its session and has lost its parent.
+    agents.run(script("orphan", "echo $$; (setsid sh -c 'echo $$; sleep 600' &); sleep 600")).await?;
+    until("it to run", PATIENCE, || async { Ok((agent.output_of("orphan").len() == 2).then_some(())) }).await?;
+    let pids: Vec<i32> = agent.output_of("orphan").iter().map(|line| line.trim_start_matches("stdout: ").parse()).collect::<Result<_, _>>()?;
     for holder in agent.shims() {
         tree::signal(holder, rustix::process::Signal::KILL);
     }
     let run = agents.ended("orphan").await?;
     ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&run));
-    ensure!(tree::start_ticks(pid).is_none(), "{pid} lives");
+    ensure!(pids.iter().all(|pid| tree::start_ticks(*pid).is_none()), "one of {pids:?} lives");
 
     // Everything on the volume is gone.
     agents.run(script("wiped", "sleep 600")).await?;
@@ -141,6 +142,51 @@ async fn what_died_with_its_container_is_lost_and_repeated_only_as_the_next_atte
     let _agent = setup.start()?;
     let run = agents.ended("wiped").await?;
     ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&run));
+    Ok(())
+}
+
+#[tokio::test]
+async fn killed_while_it_prepares_pauses_or_stops_it_goes_on_where_it_was() -> Result<()> {
+    let agents = Agents::new("fault-between").await?;
+    let folder = agents.plane.scratch().path().join("fault-between");
+    std::fs::create_dir_all(&folder)?;
+    let (ssh, go, asked) = (folder.join("ssh"), folder.join("go"), folder.join("asked"));
+    // A host that is slow, and then refuses: what matters is that it is asked once, and when.
+    let text = format!("#!/bin/sh\necho asked >> {}\nwhile [ ! -e {} ]; do sleep 0.05; done\nexit 1\n", asked.display(), go.display());
+    std::fs::write(&ssh, text)?;
+    std::fs::set_permissions(&ssh, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let setup = agents.setup("bash-1", &[("runs", "9")]).await?.arg("--stop-grace=120s").env("GIT_SSH_COMMAND", &ssh.display().to_string());
+    let agent = setup.start()?;
+    let journal = folder.join("journal");
+    let git = run("prepares").spec("source", json!({"repoURL": "ssh://slow.example.com/x"})).spec("mode", json!({"task": {"args": ["true"]}}));
+    agents.run(git).await?;
+    let once = "[ $(grep -c paused {}) -gt 1 ] || exit 1".replace("{}", &journal.display().to_string());
+    let paused = script("paused", &format!("echo paused >> {}\n{once}", journal.display()));
+    agents.run(paused.spec("retryPolicy", json!({"maxAttempts": 2, "backoff": "3s"}))).await?;
+    let term = format!(
+        "trap 'echo term >> {0}; while [ ! -e {1} ]; do sleep 0.05; done; exit 0' TERM; echo stops >> {0}; while :; do sleep 0.05; done",
+        journal.display(),
+        go.display()
+    );
+    agents.run(script("stops", &term)).await?;
+    until("it to run", PATIENCE, || async { Ok(executions(&journal).contains_key("stops").then_some(())) }).await?;
+    agents.cancel("stops").await?;
+    agents.run_when("paused", "in its pause", |run| condition(run, "Running").is_some_and(|c| c.0 == "False")).await?;
+    let setup = kill_when(agent, "all three to be on their way", || asked.exists() && executions(&journal).contains_key("term")).await?;
+    let _agent = setup.start()?;
+
+    let run = agents.ended("paused").await?;
+    ensure!(phase(&run) == "Succeeded" && run.status.clone().unwrap_or_default().attempt == Some(2), "{}", message(&run));
+    for name in ["prepares", "stops"] {
+        ensure!(phase(&agents.runs.get(name).await?) == "Running", "{name} goes on");
+    }
+    std::fs::write(&go, "")?;
+    let run = agents.ended("prepares").await?;
+    ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "PrepareSource") && message(&run).starts_with("git clone: "), "{}", message(&run));
+    let run = agents.ended("stops").await?;
+    ensure!(phase(&run) == "Cancelled" && message(&run) == "cancelled by user", "{}", message(&run));
+    ensure!(executions(&asked).values().sum::<usize>() == 1, "cloned once");
+    ensure!(executions(&journal).get("paused") == Some(&2) && executions(&journal).get("stops") == Some(&1), "{:?}", executions(&journal));
     Ok(())
 }
 
@@ -208,20 +254,10 @@ async fn a_full_disk_ends_runs_with_the_truth_and_takes_no_new_ones_until_there_
     let rest = std::fs::write(agent.root_inside().join("persistent/w/rest"), vec![0; 4 << 20]);
     ensure!(rest.is_err(), "the disk is full");
     agents.run(script("next", "echo fine=1 >> $KRUNTIME_OUTPUTS").workspace("w")).await?;
-    let beat = |wanted: &'static str| {
-        let pods = agents.pods.clone();
-        async move {
-            until(&format!("the heartbeat to say {wanted}"), PATIENCE, || async {
-                let conditions = pods.get("bash-1").await?.status.unwrap_or_default().conditions.unwrap_or_default();
-                Ok(conditions.iter().any(|c| c.type_ == "kruntimes.io/RuntimedReady" && c.reason.as_deref() == Some(wanted)).then_some(()))
-            })
-            .await
-        }
-    };
-    beat("StorageBroken").await?;
+    agents.beats("bash-1", "False/StorageBroken: ").await?;
     ensure!(["Scheduled", "Pending"].contains(&phase(&agents.runs.get("next").await?)), "never claimed");
     std::fs::remove_file(agent.root_inside().join("persistent/w/big"))?;
-    beat("Heartbeat").await?;
+    agents.beats("bash-1", "True/Heartbeat: ").await?;
     let run = agents.ended("next").await?;
     ensure!(phase(&run) == "Succeeded" && outputs(&run) == json!({"fine": "1"}), "{}", message(&run));
     Ok(())
@@ -259,7 +295,9 @@ impl Drop for Freezer {
 #[tokio::test]
 async fn a_child_that_cant_be_killed_is_told_and_its_pod_takes_nothing_more() -> Result<()> {
     let agents = Agents::new("fault-unkillable").await?;
-    let agent = agents.agent("bash-1", &[("runs", "1")]).await?;
+    let agent = agents.agent("bash-1", &[("runs", "9")]).await?;
+    let go = agents.plane.scratch().path().join("fault-unkillable.go");
+    agents.run(script("other", &format!("while [ ! -e {} ]; do sleep 0.05; done", go.display()))).await?;
     agents.run(script("frozen", "echo $$; sleep 600")).await?;
     until("it to run", PATIENCE, || async { Ok((!agent.output_of("frozen").is_empty()).then_some(())) }).await?;
     let pid: i32 = agent.output_of("frozen")[0].trim_start_matches("stdout: ").parse()?;
@@ -267,19 +305,65 @@ async fn a_child_that_cant_be_killed_is_told_and_its_pod_takes_nothing_more() ->
     agents.cancel("frozen").await?;
     let run = agents.ended("frozen").await?;
     ensure!(phase(&run) == "Cancelled" && message(&run) == "cancelled by user; 1 of its processes can't be killed", "{}", message(&run));
-    until("the heartbeat to say so", PATIENCE, || async {
-        let conditions = agents.pods.get("bash-1").await?.status.unwrap_or_default().conditions.unwrap_or_default();
-        Ok(conditions
-            .iter()
-            .any(|c| c.type_ == "kruntimes.io/RuntimedReady" && c.status == "False" && c.reason.as_deref() == Some("ProcessesUnkillable"))
-            .then_some(()))
-    })
-    .await?;
+    // The other one goes on: that is no loss, and nothing more comes.
+    agents.beats("bash-1", "False/Cordoned: ProcessesUnkillable: 1 processes of ended Runs can't be killed; Runs that go on: 1").await?;
     agents.run(script("next", "true")).await?;
-    stays("the next one", Duration::from_secs(2), || async { Ok(["Pending", "Scheduled"].contains(&phase(&agents.runs.get("next").await?))) }).await?;
+    agents.waits("next", &["1 without heartbeat"]).await?;
+    ensure!(phase(&agents.runs.get("other").await?) == "Running");
+    std::fs::write(&go, "")?;
+    ensure!(phase(&agents.ended("other").await?) == "Succeeded");
+    agents.beats("bash-1", "False/ProcessesUnkillable: 1 processes of ended Runs can't be killed").await?;
+    ensure!(phase(&agents.runs.get("next").await?) == "Pending");
     freezer.thaw();
     ensure!(phase(&agents.ended("next").await?) == "Succeeded");
     ensure!(tree::start_ticks(pid).is_none(), "KILL took effect when it could");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_says_so_at_once_and_its_runs_get_their_time() -> Result<()> {
+    let agents = Agents::new("fault-drain").await?;
+    let go = agents.plane.scratch().path().join("fault-drain.go");
+    let setup = agents.setup("bash-1", &[("runs", "9")]).await?.arg("--drain-within=60s");
+    let agent = setup.start()?;
+    agents.run(script("goes-on", &format!("while [ ! -e {} ]; do sleep 0.05; done", go.display()))).await?;
+    agents.until_phase("goes-on", "Running").await?;
+    let ended = tokio::spawn(agent.terminate());
+    agents.beats("bash-1", "False/Cordoned: Draining: runtimed is stopping; Runs that go on: 1").await?;
+    agents.run(script("next", "true")).await?;
+    agents.waits("next", &["1 without heartbeat"]).await?;
+    std::fs::write(&go, "")?;
+    ensure!(phase(&agents.ended("goes-on").await?) == "Succeeded");
+    ensure!(ended.await??.0.success());
+    agents.beats("bash-1", "False/Stopped: runtimed has stopped").await?;
+    let _agent = setup.start()?;
+    ensure!(phase(&agents.ended("next").await?) == "Succeeded");
+    Ok(())
+}
+
+/// As on a cluster with the neighbour's CRDs.
+#[tokio::test]
+async fn where_the_crd_has_no_selectable_field_it_picks_its_own_out_of_the_namespace() -> Result<()> {
+    let agents = Agents::new("fault-fields").await?;
+    let proxy = Proxy::start(agents.plane).await?;
+    let narrowed = |seen: &Seen| ["runs", "persistentworkspaces"].iter().any(|resource| seen.is("list", resource)) && seen.uri.contains("fieldSelector");
+    let placed = proxy.inject(Fault::Answer(hyper::StatusCode::BAD_REQUEST), usize::MAX, narrowed);
+    let agent = agents.setup_through(&proxy, "bash-1", &[("runs", "9")]).await?.start()?;
+    let _other = agents.agent("bash-2", &[("runs", "9")]).await?;
+    agents.workspace("w", "bash").await?;
+    agents.run(script("writes", "echo data > file").workspace("w")).await?;
+    ensure!(phase(&agents.ended("writes").await?) == "Succeeded");
+    for number in 0..10 {
+        agents.run(script(&format!("r-{number}"), "echo done=1 >> $KRUNTIME_OUTPUTS")).await?;
+    }
+    let mut here = 0;
+    for number in 0..10 {
+        let run = agents.ended(&format!("r-{number}")).await?;
+        ensure!(phase(&run) == "Succeeded" && outputs(&run) == json!({"done": "1"}), "{}", message(&run));
+        here += usize::from(run.status.and_then(|status| status.assigned_pod).as_deref() == Some("bash-1"));
+    }
+    ensure!(placed.hits() == 2 && agent.log().contains("no such selectable field"), "{} hits", placed.hits());
+    ensure!((1..10).contains(&here), "{here} of 10 on the Pod that watches all: both must have had some");
     Ok(())
 }
 

@@ -85,7 +85,7 @@ async fn a_repository_is_cloned_at_its_commit_with_limits() -> Result<()> {
     for (name, text) in [
         ("no-revision", "git checkout: "),
         ("no-repository", "git clone: "),
-        ("no-entrypoint", "entrypoint \"ci/absent\" is no file"),
+        ("no-entrypoint", "spec.mode.task.entrypoint: \"ci/absent\" is no file"),
         ("too-large", "git clone: the repository is larger than 100 MiB"),
         ("too-slow", "git clone: took longer than 30 s"),
         ("unreachable", "git clone: "),

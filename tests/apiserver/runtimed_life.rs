@@ -70,8 +70,13 @@ async fn how_a_process_ends_is_told_in_status() -> Result<()> {
         (script("silent", "exit 4"), "Failed", "RuntimeError", "exit code 4"),
         (script("signal", "kill -SEGV $$"), "Failed", "RuntimeError", "killed by signal 11 (SIGSEGV)"),
         (run("args").spec("mode", json!({"task": {"args": ["echo hi", "exit 7"]}})), "Failed", "RuntimeError", "exit code 7"),
-        (run("nothing"), "Failed", "PrepareSource", "no args or script provided"),
-        (run("absent").spec("mode", json!({"task": {"entrypoint": "no/such"}})), "Failed", "PrepareSource", "entrypoint \"no/such\" is no file"),
+        (run("nothing"), "Failed", "PrepareSource", "no args or script provided: give spec.source, or spec.mode.task.args"),
+        (
+            run("absent").spec("mode", json!({"task": {"entrypoint": "no/such"}})),
+            "Failed",
+            "PrepareSource",
+            "spec.mode.task.entrypoint: \"no/such\" is no file in the source",
+        ),
         (script("interpreter", "#!/no/such/interpreter\n"), "Failed", "RuntimeExecute", "runtime Execute: "),
         (script("bad-output", "echo nonsense >> $KRUNTIME_OUTPUTS"), "Failed", "OutputsInvalid", "outputs: line 1 is not KEY=VALUE"),
         (script("link", "ln -s /etc/passwd $KRUNTIME_OUTPUTS"), "Failed", "OutputsInvalid", "outputs: the file is a symbolic link"),
@@ -82,7 +87,8 @@ async fn how_a_process_ends_is_told_in_status() -> Result<()> {
             "InvalidSpec",
             "spec.env[0] (\"TOKEN\"): valueFrom is not supported by the agent",
         ),
-        (run("function").spec("mode", json!({"function": {}})), "Failed", "PrepareSource", "spec.mode.function"),
+        (run("function").spec("mode", json!({"function": {}})), "Failed", "InvalidSpec", "spec.mode.function: runtime bash starts processes"),
+        (script("red", "printf '\\033[31mred' >&2; exit 1"), "Failed", "RuntimeError", "exit code 1; runtime stderr: \\u{1b}[31mred"),
         (script("late", "sleep 60").spec("timeout", json!("1s")), "Timeout", "Timeout", "timeout after 1s"),
     ];
     let mut expected = Vec::new();
@@ -96,6 +102,9 @@ async fn how_a_process_ends_is_told_in_status() -> Result<()> {
         for kind in ["Running", "Completed"] {
             ensure!(condition(&run, kind) == Some(("False".into(), reason.into(), message(&run).into())), "{name}: {:?}", condition(&run, kind));
         }
+        let note = format!("attempt 1 of 1: {reason}: {}", message(&run));
+        let told = async || Ok(agents.events(&name, "RunFailed").await?.into_iter().find(|(type_, said)| type_ == "Warning" && *said == note));
+        until(&format!("an Event of the end of {name}"), PATIENCE, told).await?;
     }
     Ok(())
 }

@@ -134,9 +134,14 @@ fn named(name: &str, text: &str) -> super::serve_world::Draft {
 async fn a_runtime_server_carries_out_runs_and_both_may_restart() -> Result<()> {
     let agents = Agents::new("server").await?;
     let (server, port) = (Server::default(), free_port()?);
-    let _stop = server.start(port);
     let setup = agents.setup("bash-1", &[("runs", "9")]).await?.arg(format!("--runtime-endpoint=127.0.0.1:{port}"));
     let agent = setup.start()?;
+    // While nobody is there, nothing is placed.
+    agents.beats("bash-1", &format!("False/RuntimeServerUnavailable: the Runtime Server at 127.0.0.1:{port} does not answer: ")).await?;
+    agents.run(named("early", "true")).await?;
+    agents.waits("early", &["1 without heartbeat"]).await?;
+    let stop = server.start(port);
+    ensure!(phase(&agents.ended("early").await?) == "Succeeded");
     agents.workspace("w", "bash").await?;
 
     agents.run(named("hello", "echo out; echo err >&2; echo answer=42 >> $KRUNTIME_OUTPUTS")).await?;
@@ -181,7 +186,16 @@ async fn a_runtime_server_carries_out_runs_and_both_may_restart() -> Result<()> 
     server.forget_everything();
     let lost = agents.ended("lost").await?;
     ensure!(condition(&lost, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&lost));
+    agents.run(run("function").spec("mode", json!({"function": {"handler": "main.handle", "args": []}}))).await?;
+    agents.ended("function").await?;
+    ensure!(server.asked.lock().unwrap().last().is_some_and(|asked| asked.handler == "main.handle"), "a function is what such a server is for");
     until("the server to have forgotten every Run", PATIENCE, || async { Ok(server.executions.lock().unwrap().is_empty().then_some(())) }).await?;
+    // It goes away while it executes: that Run is not lost yet, and no other comes.
+    agents.run(named("cut", "sleep 600")).await?;
+    until("it to be executed", PATIENCE, || async { Ok((server.times("cut") == 1).then_some(())) }).await?;
+    stop.cancel();
+    agents.beats("bash-1", "False/Cordoned: RuntimeServerUnavailable: ").await?;
+    ensure!(phase(&agents.runs.get("cut").await?) == "Running");
     drop(agent);
     Ok(())
 }

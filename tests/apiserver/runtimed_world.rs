@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use berth_api::Run;
 use berth_tests::berth::Berth;
 use berth_tests::controlplane::ControlPlane;
+use berth_tests::poll::{PATIENCE, until};
 use berth_tests::proxy::Proxy;
 use berth_tests::release::Account;
 use berth_tests::runtimed::{Runtimed, Setup};
@@ -68,6 +69,17 @@ impl<'p> Agents<'p> {
     /// A Pod with a running agent.
     pub async fn agent(&self, name: &str, capacity: &[(&str, &str)]) -> Result<Runtimed> {
         self.setup(name, capacity).await?.start()
+    }
+
+    /// Waits until the heartbeat of a Pod begins like this: `status/reason: message`.
+    pub async fn beats(&self, pod: &str, wanted: &str) -> Result<()> {
+        until(&format!("the heartbeat of {pod} to say {wanted}"), PATIENCE, || async {
+            let conditions = self.pods.get(pod).await?.status.unwrap_or_default().conditions.unwrap_or_default();
+            let said = conditions.iter().find(|condition| condition.type_ == "kruntimes.io/RuntimedReady");
+            let said = said.map(|c| format!("{}/{}: {}", c.status, c.reason.as_deref().unwrap_or_default(), c.message.as_deref().unwrap_or_default()));
+            Ok(said.is_some_and(|said| said.starts_with(wanted)).then_some(()))
+        })
+        .await
     }
 
     /// Waits until the Run is in that phase.

@@ -172,6 +172,44 @@ async fn an_agent_silent_for_30_s_loses_its_runs_and_its_late_word_is_refused() 
 }
 
 #[tokio::test]
+async fn a_pod_whose_agent_says_that_it_goes_on_keeps_the_runs_it_has_and_loses_those_it_has_not_begun() -> Result<()> {
+    let world = World::new("lifecycle-cordoned").await?;
+    let _berth = world.berth().await?;
+    world.pod("p", "bash", &[("runs", "9")]).await?;
+    claimed(&world, retried("begun", "1s"), "begun", "p").await?;
+    for name in ["unclaimed", "cancelled"] {
+        world.run(run(name)).await?;
+        world.placed_on(name, "p").await?;
+    }
+    world.silence("p");
+    let cordoned = async || {
+        let beat = json!({"type": "kruntimes.io/RuntimedReady", "status": "False", "reason": "Cordoned", "lastProbeTime": time(Timestamp::now())});
+        world.pods.patch_status("p", &PatchParams::default(), &Patch::Strategic(json!({"status": {"conditions": [beat]}}))).await
+    };
+    cordoned().await?;
+    let since = Instant::now();
+    world.patch_run("cancelled", json!({"spec": {"cancelRequested": true}})).await?;
+    let mut sent_back = None;
+    while since.elapsed() < LOST * 2 {
+        tokio::time::sleep(BEAT / 2).await;
+        cordoned().await?;
+        if sent_back.is_none() && phase(&world.runs.get("unclaimed").await?) == "Pending" {
+            sent_back = Some(since.elapsed());
+        }
+    }
+    let after = sent_back.context("it was never sent back")?;
+    ensure!(after >= LOST - BEAT, "{after:?}");
+    let begun = world.runs.get("begun").await?;
+    ensure!(phase(&begun) == "Running" && attempt(&begun) == Some(1), "{:?}", begun.status);
+    world.waits("unclaimed", &["1 without heartbeat"]).await?;
+    ensure!(phase(&world.runs.get("cancelled").await?) == "Cancelled");
+    // Silence is silence.
+    let run_ = world.run_when("begun", "sent back", |run| phase(run) == "Pending").await?;
+    ensure!(attempt(&run_) == Some(2) && is(&run_, "Running") == "False/PodUnhealthy", "{:?}", run_.status);
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_is_cancelled_is_ended_by_whoever_can() -> Result<()> {
     let world = World::new("lifecycle-cancel").await?;
     let _berth = world.berth().await?;

@@ -81,6 +81,9 @@ fn runtimes() -> Value {
             "workspace": {"emptyDir": {"sizeLimit": "10Gi"}},
             "args": ["--run-pids-max=512", "--stop-grace=30s"],
             "env": [{"name": "A", "value": "b"}],
+            "envFrom": [{"prefix": "S_", "secretRef": {"name": "s"}}],
+            "volumes": [{"name": "git", "secret": {"secretName": "git"}}],
+            "volumeMounts": [{"name": "git", "mountPath": "/git", "readOnly": true}],
             "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "2Gi"}},
             "nodeSelector": {"kubernetes.io/os": "linux"},
             "tolerations": [{"key": "dedicated", "operator": "Exists"}],
@@ -146,6 +149,10 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         (json!({"runtimes": [{"name": "bash", "capacity": {"runs": true}}]}), "/runtimes/0/capacity/runs"),
         (json!({"runtimes": [{"name": "bash", "capacity": {"runs": -1}}]}), "/runtimes/0/capacity/runs"),
         (json!({"runtimes": [{"name": "bash", "capacity": {"runs": "-1"}}]}), "/runtimes/0/capacity/runs"),
+        (json!({"runtimes": [{"name": "bash", "capacity": {"runs": "0.5"}}]}), "/runtimes/0/capacity/runs"),
+        (json!({"runtimes": [{"name": "bash", "volumes": [{"name": "workspace"}]}]}), "/runtimes/0/volumes/0/name"),
+        (json!({"runtimes": [{"name": "bash", "volumeMounts": [{"name": "x", "mountPath": "/workspace/x"}]}]}), "/runtimes/0/volumeMounts/0/mountPath"),
+        (json!({"runtimes": [{"name": "bash", "envFrom": [{"secret": "x"}]}]}), "/runtimes/0/envFrom/0"),
         (json!({"runtimes": [{"name": "bash", "user": 0}]}), "/runtimes/0/user"),
         (json!({"runtimes": [{"name": "bash", "privilegeSeparation": "no"}]}), "/runtimes/0/privilegeSeparation"),
         (json!({"runtimes": [{"name": "bash", "workspace": {"emptyDir": {}, "hostPath": {}}}]}), "/runtimes/0/workspace"),
@@ -298,6 +305,11 @@ fn runtime_pods_show(objects: &[Value]) -> Result<()> {
     }
     // The agent is put into a Runtime's own image.
     let pod = &object(objects, "Deployment", "berth-python").context("no Deployment")?["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(container["envFrom"], json!([{"prefix": "S_", "secretRef": {"name": "s"}}]));
+    let last = |list: &Value| list.as_array().and_then(|list| list.last()).cloned();
+    assert_eq!(last(&container["volumeMounts"]), Some(json!({"name": "git", "mountPath": "/git", "readOnly": true})));
+    assert_eq!(last(&pod["volumes"]), Some(json!({"name": "git", "secret": {"secretName": "git"}})));
     let own = format!("runtimed:{}", env!("CARGO_PKG_VERSION"));
     assert_eq!((&pod["containers"][0]["image"], &pod["initContainers"][0]["image"]), (&json!("python:3.13"), &json!(own)));
     assert_eq!(pod["containers"][0]["command"], json!(["/runtimed.bin/runtimed"]));

@@ -119,6 +119,7 @@ pub fn pod(name: &str, runs: i64) -> PodObject {
         probe_ms: Some(WALL_START_MS),
         capacity: Arc::new([(Arc::from("runs"), runs)].into()),
         bad_capacity: Vec::new(),
+        cordoned: false,
         workspace_agent: false,
     }
 }

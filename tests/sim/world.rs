@@ -300,6 +300,7 @@ impl World {
             probe_ms: spec.probe_age_ms.map(|age| self.now.wall_ms - age),
             capacity: Arc::default(),
             bad_capacity: Vec::new(),
+            cordoned: false,
             workspace_agent: false,
         };
         capacity(&mut pod, &spec.capacity);

@@ -61,10 +61,13 @@ impl Setup {
         self
     }
 
-    /// One further argument; a later one wins over an earlier one's default.
+    /// One further argument, `--flag=value`; it takes the place of an earlier one of that flag.
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
-        self.args.push(arg.into());
+        let arg = arg.into();
+        let flag = |arg: &str| arg.split('=').next().unwrap_or_default().to_owned();
+        self.args.retain(|earlier| flag(earlier) != flag(&arg));
+        self.args.push(arg);
         self
     }
 

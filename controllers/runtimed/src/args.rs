@@ -60,7 +60,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9094")]
     pub health_addr: SocketAddr,
     /// HOST:PORT of a Runtime Server (gRPC executor.v1) that carries out Runs instead of processes of the agent; it needs the same volume at the same place
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub runtime_endpoint: Option<String>,
     /// User and group that Runs run as; needs a root agent. Without it they run as the agent itself
     #[arg(long, value_name = "UID:GID", value_parser = user_and_group)]
@@ -105,6 +105,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_go(text).map_err(|error| format!("{error}; write it like 10s or 1m30s"))
 }
 
+fn host_and_port(text: &str) -> Result<String, String> {
+    const FORM: &str = "write it like localhost:50051 or [::1]:50051";
+    let authority: http::uri::Authority = text.parse().map_err(|error| format!("{error}; {FORM}"))?;
+    match authority.port_u16() {
+        Some(1..) if !authority.host().is_empty() && !text.contains('@') => Ok(text.to_owned()),
+        _ => Err(FORM.to_owned()),
+    }
+}
+
 fn user_and_group(text: &str) -> Result<(u32, u32), String> {
     let (user, group) = text.split_once(':').ok_or("write it like 65532:65532")?;
     let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{text:?}: {error}"));
@@ -119,6 +128,16 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn a_runtime_server_has_a_host_and_a_port() {
+        for good in ["localhost:50051", "10.0.0.1:1", "[::1]:50051"] {
+            assert_eq!(host_and_port(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "localhost", ":50051", "localhost:", "localhost:0", "localhost:99999", "http://localhost:1", "user@localhost:1", "a b:1"] {
+            assert!(host_and_port(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn pod(uid: &str) -> Stored<()> {
 fn beats(beat_ms: i64) -> RuntimePod<'static> {
     RuntimePod {
         runtime: "bash",
-        signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(WALL + beat_ms) },
+        signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, cordoned: false, probe_time_ms: Some(WALL + beat_ms) },
         agent: true,
         runs: 4,
     }
@@ -129,7 +129,7 @@ fn waived(runtime: &str) -> Policies {
 /// A Pod that is Ready and whose agent has never beaten.
 const SILENT: RuntimePod<'static> = RuntimePod {
     runtime: "bash",
-    signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: false, probe_time_ms: None },
+    signs: PodSigns { running: true, ready: true, terminating: false, heartbeat_true: false, cordoned: false, probe_time_ms: None },
     agent: true,
     runs: 2,
 };

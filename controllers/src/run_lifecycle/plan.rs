@@ -1,7 +1,7 @@
 //! What becomes of one Run after it was placed: a pure function of the Run, its Pod, its workspace and the time.
 //!
 //! ```text
-//!             its Pod is gone, replaced, terminating or lost; or its workspace does not admit it any more
+//!             its Pod is gone, replaced, terminating, lost or cordoned; or its workspace does not admit it any more
 //!   Scheduled ──────────────────────────────────────────────────────────────► Pending, the same attempt
 //!                                                            cancelRequested ─► Cancelled
 //!
@@ -19,6 +19,7 @@ use crate::policy::Policy;
 use crate::runs::Stage;
 use berth_api::Run;
 use berth_api::constants::reason;
+use berth_api::liveness::Life;
 use std::time::Duration;
 
 /// What is known of the Pod that a Run is assigned to. Only an authoritative read
@@ -36,6 +37,8 @@ pub enum PodState {
     Inconsistent,
     /// It is being deleted.
     Terminating,
+    /// Its agent has taken no further Runs for 30 s, and goes on with those it has.
+    Cordoned,
     /// It has not been Ready for 30 s.
     NotReady,
     /// It is Ready, and its agent has not been heard of for 30 s.
@@ -52,11 +55,21 @@ pub struct Fault {
 }
 
 impl PodState {
+    /// What a Pod is that is not terminating, by the signs of life it gives and its condition Ready.
+    pub fn of(life: Life, ready: bool) -> Self {
+        match life {
+            Life::Well => Self::Well,
+            Life::Cordoned => Self::Cordoned,
+            Life::Lost if ready => Self::Silent,
+            Life::Lost => Self::NotReady,
+        }
+    }
+
     /// What a claimed Run on this Pod fails with.
     pub fn fault(self) -> Option<Fault> {
         let fault = |reason, message| Some(Fault { reason, message });
         match self {
-            Self::Well | Self::Inconsistent => None,
+            Self::Well | Self::Inconsistent | Self::Cordoned => None,
             Self::Gone => fault(reason::POD_GONE, "assigned pod was deleted"),
             Self::Replaced => fault(reason::POD_GONE, "assigned pod was replaced"),
             Self::Terminating => fault(reason::POD_TERMINATING, "assigned pod is terminating"),
@@ -71,7 +84,7 @@ impl PodState {
             Self::Well | Self::Inconsistent => true,
             Self::Gone | Self::Replaced => false,
             Self::Terminating | Self::NotReady => !asked.readiness,
-            Self::Silent => !(asked.readiness && asked.heartbeat),
+            Self::Silent | Self::Cordoned => !(asked.readiness && asked.heartbeat),
         }
     }
 }
@@ -123,8 +136,8 @@ pub enum Plan {
 pub fn may_act(stage: Stage, cancel_requested: bool, pod: PodState, workspace: WorkspaceState, asked: Policy) -> bool {
     match stage {
         Stage::Claimed => pod.fault().is_some(),
-        // While an agent is there, it ends what is cancelled.
-        Stage::Scheduled if cancel_requested => pod.fault().is_some(),
+        // While an agent is there that takes Runs, it ends what is cancelled.
+        Stage::Scheduled if cancel_requested => pod.fault().is_some() || pod == PodState::Cordoned,
         Stage::Scheduled => !pod.is_asked_for(asked) || (asked.workspace && workspace == WorkspaceState::Refuses && pod != PodState::Inconsistent),
         Stage::Pending | Stage::Ended | Stage::Unknown => false,
     }
@@ -148,7 +161,10 @@ pub fn plan(run: &Run, pod: PodState, workspace: WorkspaceState, asked: Policy, 
     }
     match (stage, pod.fault()) {
         (Stage::Claimed, Some(fault)) => claimed(run, attempt, fault),
-        (_, Some(fault)) if !pod.is_asked_for(asked) => Plan::Unassign { message: format!("{}; the Run had not begun", fault.message) },
+        (_, fault) if !pod.is_asked_for(asked) => {
+            let why = fault.map_or("assigned pod takes no further Runs", |fault| fault.message);
+            Plan::Unassign { message: format!("{why}; the Run had not begun") }
+        }
         _ => {
             let name = run.spec.workspace.as_ref().map_or("", |workspace| workspace.name.as_str());
             Plan::Unassign { message: format!("workspace {name} does not admit the Run on its assigned pod; the Run had not begun") }

@@ -5,8 +5,16 @@
 use super::*;
 use serde_json::{Value, json};
 
-const PODS: [PodState; 7] =
-    [PodState::Well, PodState::Gone, PodState::Replaced, PodState::Inconsistent, PodState::Terminating, PodState::NotReady, PodState::Silent];
+const PODS: [PodState; 8] = [
+    PodState::Well,
+    PodState::Gone,
+    PodState::Replaced,
+    PodState::Inconsistent,
+    PodState::Terminating,
+    PodState::NotReady,
+    PodState::Silent,
+    PodState::Cordoned,
+];
 
 /// 2026-01-01T00:00:00Z.
 const ENDED_MS: i64 = 1_767_225_600_000;
@@ -68,17 +76,17 @@ fn every_phase_on_every_pod() {
     let (no_heartbeat, nothing) = (Policy { heartbeat: false, ..every }, Policy { readiness: false, heartbeat: false, workspace: false, ..every });
     let retry = json!({"retryPolicy": {"maxAttempts": 2}});
     let cancel = json!({"cancelRequested": true, "retryPolicy": {"maxAttempts": 2}});
-    // Columns: Well Gone Replaced Inconsistent Terminating NotReady Silent.
+    // Columns: Well Gone Replaced Inconsistent Terminating NotReady Silent Cordoned.
     let table: [(&str, Value, WorkspaceState, Policy, &str, &str); 9] = [
-        ("no retry policy", json!({}), Admits, every, ".uu.uuu", ".FF.FFF"),
-        ("an attempt left", retry.clone(), Admits, every, ".uu.uuu", ".RR.RRR"),
-        ("cancelled", cancel.clone(), Admits, every, ".CC.CCC", ".CC.CCC"),
-        ("cancelled, and the workspace is lost", cancel, Refuses, every, ".CC.CCC", ".CC.CCC"),
-        ("placement asks for no heartbeat", retry.clone(), Admits, no_heartbeat, ".uu.uu.", ".RR.RRR"),
-        ("placement asks for nothing", retry.clone(), Admits, nothing, ".uu....", ".RR.RRR"),
-        ("the workspace does not admit it", retry.clone(), Refuses, every, "uuu.uuu", ".RR.RRR"),
-        ("the same without a heartbeat", retry.clone(), Refuses, no_heartbeat, "uuu.uuu", ".RR.RRR"),
-        ("placement does not look at workspaces", retry, Refuses, nothing, ".uu....", ".RR.RRR"),
+        ("no retry policy", json!({}), Admits, every, ".uu.uuuu", ".FF.FFF."),
+        ("an attempt left", retry.clone(), Admits, every, ".uu.uuuu", ".RR.RRR."),
+        ("cancelled", cancel.clone(), Admits, every, ".CC.CCCC", ".CC.CCC."),
+        ("cancelled, and the workspace is lost", cancel, Refuses, every, ".CC.CCCC", ".CC.CCC."),
+        ("placement asks for no heartbeat", retry.clone(), Admits, no_heartbeat, ".uu.uu..", ".RR.RRR."),
+        ("placement asks for nothing", retry.clone(), Admits, nothing, ".uu.....", ".RR.RRR."),
+        ("the workspace does not admit it", retry.clone(), Refuses, every, "uuu.uuuu", ".RR.RRR."),
+        ("the same without a heartbeat", retry.clone(), Refuses, no_heartbeat, "uuu.uuuu", ".RR.RRR."),
+        ("placement does not look at workspaces", retry, Refuses, nothing, ".uu.....", ".RR.RRR."),
     ];
     for (row, spec, workspace, asks, scheduled, claimed) in table {
         for (phase, status) in phases() {
@@ -87,7 +95,7 @@ fn every_phase_on_every_pod() {
             let expected = match phase {
                 "Scheduled" => scheduled,
                 "Scheduled, begun" | "Running" | "Ready" | "Running, unbegun" => claimed,
-                _ => ".......",
+                _ => "........",
             };
             assert_eq!(planned, expected, "{row}: {phase}");
             // What the cache is asked first agrees, but for a claim that is half written.
@@ -114,6 +122,7 @@ fn the_texts_are_the_neighbours() {
         Some(("PodTerminating", "assigned pod is terminating")),
         Some(("PodUnhealthy", "assigned pod is not ready")),
         Some(("PodUnhealthy", "assigned pod runtimed heartbeat is stale")),
+        None,
     ];
     assert_eq!(faults, expected);
     let scheduled = run(&json!({}), &json!({"phase": "Scheduled", "assignedPod": "p"}));
@@ -122,6 +131,7 @@ fn the_texts_are_the_neighbours() {
         other => panic!("{other:?}"),
     };
     assert_eq!(message(PodState::Gone, WorkspaceState::Refuses), "assigned pod was deleted; the Run had not begun");
+    assert_eq!(message(PodState::Cordoned, WorkspaceState::Refuses), "assigned pod takes no further Runs; the Run had not begun");
     assert_eq!(message(PodState::Well, WorkspaceState::Refuses), "workspace w does not admit the Run on its assigned pod; the Run had not begun");
 }
 

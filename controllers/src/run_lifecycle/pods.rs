@@ -4,7 +4,7 @@
 
 use super::plan::PodState;
 use crate::pods::RuntimePod;
-use berth_api::liveness::Liveness;
+use berth_api::liveness::{Life, Liveness};
 use berth_api::runtime_ready::{Now, PodSigns};
 use berth_runtime::ObjectKey;
 use std::collections::HashMap;
@@ -44,9 +44,9 @@ impl Pods {
         let replaced = old.is_some() && same.is_none();
         let mut effect = Effect { wake: replaced || (read.signs.terminating && same.is_none_or(|old| !old.terminating)), look_again: None };
         let mut armed = same.is_some_and(|old| old.armed);
-        if !armed && !liveness.is_lost(now) {
-            armed = true;
-            effect.look_again = Some(until_lost(liveness, now));
+        if !armed {
+            effect.look_again = until_worse(liveness, now);
+            armed = effect.look_again.is_some();
         }
         self.by_uid.insert(uid.clone(), key.clone());
         self.by_key.insert(key.clone(), Tracked { uid: uid.clone(), terminating: read.signs.terminating, ready: read.signs.ready, liveness, armed });
@@ -61,9 +61,9 @@ impl Pods {
     /// The timer of a Pod fired.
     pub fn fired(&mut self, key: &ObjectKey, now: Now) -> Effect {
         let Some(pod) = self.by_key.get_mut(key) else { return Effect::default() };
-        let wake = pod.liveness.is_lost(now);
-        pod.armed = !wake;
-        Effect { wake, look_again: pod.armed.then(|| until_lost(pod.liveness, now)) }
+        let look_again = until_worse(pod.liveness, now);
+        pod.armed = look_again.is_some();
+        Effect { wake: pod.liveness.life(now) != Life::Well, look_again }
     }
 
     /// What the cache says of the Pod of that name for a Run that is assigned to it.
@@ -73,9 +73,7 @@ impl Pods {
             Some(uid) if self.lives_elsewhere(key, uid) => PodState::Inconsistent,
             Some(_) => PodState::Replaced,
             None if pod.terminating => PodState::Terminating,
-            None if !pod.liveness.is_lost(now) => PodState::Well,
-            None if pod.ready => PodState::Silent,
-            None => PodState::NotReady,
+            None => PodState::of(pod.liveness.life(now), pod.ready),
         }
     }
 
@@ -84,11 +82,11 @@ impl Pods {
         self.by_uid.get(uid).is_some_and(|other| other.namespace == key.namespace && other.name != key.name)
     }
 
-    /// Whether the Pod is lost, now that it was read past the cache: what the cache hasn't shown yet is a sign of life, too. A Pod
+    /// What becomes of the Pod, now that it was read past the cache: what the cache hasn't shown yet is a sign of life, too. A Pod
     /// that isn't watched (it lost its label) is never lost.
-    pub fn is_lost(&self, key: &ObjectKey, uid: &str, signs: PodSigns, now: Now) -> bool {
+    pub fn life(&self, key: &ObjectKey, uid: &str, signs: PodSigns, now: Now) -> Life {
         let known = self.by_key.get(key).filter(|pod| &*pod.uid == uid);
-        known.is_some_and(|pod| Liveness::observe(Some(pod.liveness), signs, now).is_lost(now))
+        known.map_or(Life::Well, |pod| Liveness::observe(Some(pod.liveness), signs, now).life(now))
     }
 
     fn remove(&mut self, key: &ObjectKey) -> Option<Tracked> {
@@ -98,15 +96,15 @@ impl Pods {
     }
 }
 
-fn until_lost(liveness: Liveness, now: Now) -> Duration {
-    Duration::from_millis(liveness.lost_at_mono_ms().saturating_sub(now.mono_ms))
+fn until_worse(liveness: Liveness, now: Now) -> Option<Duration> {
+    liveness.worse_at_mono_ms(now).map(|at| Duration::from_millis(at.saturating_sub(now.mono_ms)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WELL: PodSigns = PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, probe_time_ms: Some(0) };
+    const WELL: PodSigns = PodSigns { running: true, ready: true, terminating: false, heartbeat_true: true, cordoned: false, probe_time_ms: Some(0) };
 
     fn of(signs: PodSigns) -> RuntimePod<'static> {
         RuntimePod { runtime: "bash", signs, agent: true, runs: 2 }
@@ -176,14 +174,30 @@ mod tests {
     }
 
     #[test]
+    fn who_is_cordoned_is_looked_at_as_long_as_it_is() {
+        let (mut pods, p, u) = (Pods::default(), key("p"), Arc::from("u"));
+        let cordoned = |at| of(PodSigns { heartbeat_true: false, cordoned: true, ..beat(at).signs });
+        assert_eq!(pods.applied(&p, &u, cordoned(0), now(0)), Effect { wake: false, look_again: after(30_001) });
+        assert_eq!(pods.applied(&p, &u, cordoned(25_000), now(25_000)), Effect::default());
+        assert_eq!(pods.fired(&p, now(30_001)), Effect { wake: true, look_again: after(25_000) });
+        assert_eq!(pods.state(&p, Some("u"), now(30_001)), PodState::Cordoned);
+        pods.applied(&p, &u, cordoned(40_000), now(40_000));
+        assert_eq!(pods.fired(&p, now(55_001)), Effect { wake: true, look_again: after(15_000) });
+        pods.applied(&p, &u, beat(60_000), now(60_000));
+        assert_eq!(pods.state(&p, Some("u"), now(60_000)), PodState::Well);
+        assert_eq!(pods.fired(&p, now(70_001)), Effect { wake: false, look_again: after(20_000) });
+    }
+
+    #[test]
     fn a_read_that_shows_more_than_the_cache_is_a_sign_of_life() {
         let (mut pods, p) = (Pods::default(), key("p"));
         pods.applied(&p, &Arc::from("u"), beat(0), now(0));
         let late = now(40_000);
-        let lost = |uid, ready, heartbeat_true, probe_time_ms| pods.is_lost(&p, uid, PodSigns { ready, heartbeat_true, probe_time_ms, ..WELL }, late);
+        let lost =
+            |uid, ready, heartbeat_true, probe_time_ms| pods.life(&p, uid, PodSigns { ready, heartbeat_true, probe_time_ms, ..WELL }, late) == Life::Lost;
         assert!(lost("u", true, true, Some(0)), "as in the cache");
         assert!(!lost("u", true, true, Some(35_000)), "it has beaten meanwhile");
         assert!(!lost("u", false, true, Some(0)), "until now it was well, as far as the cache knows");
-        assert!(!lost("v", true, true, Some(0)) && !pods.is_lost(&key("q"), "u", PodSigns { probe_time_ms: None, ..WELL }, late), "not watched");
+        assert!(!lost("v", true, true, Some(0)) && pods.life(&key("q"), "u", PodSigns { probe_time_ms: None, ..WELL }, late) == Life::Well, "not watched");
     }
 }

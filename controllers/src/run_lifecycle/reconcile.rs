@@ -304,12 +304,10 @@ impl<R: Send + Sync + 'static, P: Send + Sync + 'static, W: Send + Sync + 'stati
         let is_starting = conditions.is_none_or(|conditions| conditions.iter().all(|condition| condition.type_ != "Ready"));
         if signs.terminating {
             PodState::Terminating
-        } else if runtime_of(pod).is_none() || is_starting || !lock(&self.pods).is_lost(key, uid, signs, now) {
+        } else if runtime_of(pod).is_none() || is_starting {
             PodState::Well
-        } else if signs.ready {
-            PodState::Silent
         } else {
-            PodState::NotReady
+            PodState::of(lock(&self.pods).life(key, uid, signs, now), signs.ready)
         }
     }
 

@@ -117,6 +117,8 @@ pub mod reason {
     pub const ARTIFACT_INVALID: &str = "ArtifactInvalid";
     /// Heartbeat reason on the Pod condition.
     pub const HEARTBEAT: &str = "Heartbeat";
+    /// Heartbeat=False: the agent takes no further Runs and goes on with those it has (ours; ADR 0044).
+    pub const CORDONED: &str = "Cordoned";
     /// RuntimeReady=True of a workspace.
     pub const RUNTIME_FOUND: &str = "RuntimeFound";
     /// RuntimeReady=False of a workspace.

@@ -5,7 +5,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::constants::{HEARTBEAT_FRESH_MS, LABEL_RUNTIME, POD_CONDITION_RUNTIMED_READY};
+use crate::constants::{HEARTBEAT_FRESH_MS, LABEL_RUNTIME, POD_CONDITION_RUNTIMED_READY, reason};
 
 /// The present on both clocks, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub struct PodSigns {
     pub terminating: bool,
     /// Condition `kruntimes.io/RuntimedReady` is True, and dated.
     pub heartbeat_true: bool,
+    /// That condition is False with reason `Cordoned`: the agent lives and goes on with its Runs, and takes no others.
+    pub cordoned: bool,
     /// Its `lastProbeTime`, milliseconds since the Unix epoch.
     pub probe_time_ms: Option<i64>,
 }
@@ -80,6 +82,7 @@ impl PodSigns {
             ready: condition("Ready").is_some_and(|condition| condition.status == "True"),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             heartbeat_true: beat.is_some_and(|beat| beat.status == "True" && beat.last_probe_time.is_some()),
+            cordoned: beat.is_some_and(|beat| beat.status == "False" && beat.reason.as_deref() == Some(reason::CORDONED)),
             probe_time_ms: beat.and_then(|beat| beat.last_probe_time.as_ref()).map(|probe| probe.0.as_millisecond()),
         }
     }
@@ -108,7 +111,7 @@ impl PodFacts {
 
     /// The same from what was read of it.
     pub fn fold(previous: Option<&Self>, signs: PodSigns, now: Now) -> Self {
-        let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms } = signs;
+        let PodSigns { running, ready, terminating, heartbeat_true, probe_time_ms, .. } = signs;
         let remembered = previous.and_then(|facts| facts.heartbeat);
         let heartbeat = probe_time_ms.map_or(remembered, |probe| Some(Heartbeat::observe(remembered, probe, now)));
         Self { running, ready, terminating, heartbeat_true, heartbeat }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use berth_api::constants::LABEL_RUNTIME;
 use berth_api::run::Run;
-use berth_runtime::apiclient::{Limits, connect};
+use berth_runtime::apiclient::{CallError, Limits, connect};
 use clap::Args;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +22,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::cli::EXIT_OK;
+use crate::printable::one_line;
 
 /// The container that the agent runs in; a Pod without one of that name has its agent in the first.
 const CONTAINER: &str = "runtimed";
@@ -95,6 +96,7 @@ pub fn run(args: &RunArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::
 struct Logs<'a> {
     runs: Api<Run>,
     pods: Api<Pod>,
+    namespace: &'a str,
     name: &'a str,
 }
 
@@ -103,13 +105,15 @@ struct Logs<'a> {
 type Printed = BTreeMap<i32, usize>;
 
 impl<'a> Logs<'a> {
-    fn new(client: &Client, namespace: &str, name: &'a str) -> Self {
-        Self { runs: Api::namespaced(client.clone(), namespace), pods: Api::namespaced(client.clone(), namespace), name }
+    fn new(client: &Client, namespace: &'a str, name: &'a str) -> Self {
+        Self { runs: Api::namespaced(client.clone(), namespace), pods: Api::namespaced(client.clone(), namespace), namespace, name }
     }
 
     async fn run(&self) -> anyhow::Result<Run> {
         let run = tokio::time::timeout(Limits::default().get, self.runs.get_opt(self.name)).await.context("no answer from the API server")?;
-        run.with_context(|| format!("cannot get Run {}", self.name))?.with_context(|| format!("Run {} not found", self.name))
+        let (name, namespace) = (self.name, self.namespace);
+        let run = run.map_err(CallError::from).with_context(|| format!("cannot get Run {namespace}/{name}"))?;
+        run.with_context(|| format!("Run {namespace}/{name} not found"))
     }
 
     /// Everything there is: of the Pod it is on, and after a retry of every Pod of its Runtime that may have had it.
@@ -119,15 +123,15 @@ impl<'a> Logs<'a> {
         let mut names: BTreeSet<String> = status.assigned_pod.clone().into_iter().collect();
         if run.attempt() > 1 {
             let of_runtime = ListParams::default().labels(&format!("{LABEL_RUNTIME}={}", run.spec.runtime));
-            names.extend(self.pods.list(&of_runtime).await.context("cannot list Pods")?.iter().map(ResourceExt::name_any));
+            names.extend(self.pods.list(&of_runtime).await.map_err(CallError::from).context("cannot list Pods")?.iter().map(ResourceExt::name_any));
         }
         if names.is_empty() {
-            bail!("Run {} is {} and was on no Pod yet", self.name, run.phase());
+            bail!("Run {}/{} is {} and was on no Pod yet{}", self.namespace, self.name, run.phase(), why(&run));
         }
         let uid = run.uid().unwrap_or_default();
         let mut lines = Vec::new();
         for name in names {
-            let Some(pod) = self.pods.get_opt(&name).await.with_context(|| format!("cannot get Pod {name}"))? else {
+            let Some(pod) = self.pods.get_opt(&name).await.map_err(CallError::from).with_context(|| format!("cannot get Pod {name}"))? else {
                 writeln!(err, "warning: Pod {name} is gone, and its log with it")?;
                 continue;
             };
@@ -139,10 +143,11 @@ impl<'a> Logs<'a> {
                     Err(_) if previous => continue,
                     // As of one that is starting.
                     Err(error) if status.assigned_pod.as_deref() != Some(&name) => {
+                        let error = CallError::from(error);
                         writeln!(err, "warning: cannot read the log of Pod {name}, which may have had an earlier attempt: {error}")?;
                         continue;
                     }
-                    Err(error) => return Err(error).with_context(|| format!("cannot read the log of Pod {name}")),
+                    Err(error) => return Err(CallError::from(error)).with_context(|| format!("cannot read the log of Pod {name}")),
                 };
                 let mut texts = stream.lines();
                 while let Some(text) = texts.try_next().await? {
@@ -160,12 +165,20 @@ impl<'a> Logs<'a> {
     /// Its output as it comes, until the Run has ended.
     async fn follow(&self, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<()> {
         let mut printed = Printed::default();
+        let mut told = String::new();
         loop {
             let run = self.run().await?;
             let pod = run.status.as_ref().and_then(|status| status.assigned_pod.clone());
             let is_all = match pod {
                 Some(pod) => self.follow_on(&run, &pod, &mut printed, out, err).await?,
-                None => run.phase().is_terminal(),
+                None => {
+                    let waits = format!("Run {} is {} and on no Pod{}", self.name, run.phase(), why(&run));
+                    if waits != told && !run.phase().is_terminal() {
+                        writeln!(err, "{waits}")?;
+                        told = waits;
+                    }
+                    run.phase().is_terminal()
+                }
             };
             if is_all {
                 return Ok(());
@@ -177,7 +190,7 @@ impl<'a> Logs<'a> {
     /// Follows the log of one Pod; true if the Run has ended and all of it is printed, false if there is reason to look again.
     async fn follow_on(&self, run: &Run, name: &str, printed: &mut Printed, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<bool> {
         let uid = run.uid().unwrap_or_default();
-        let Some(pod) = self.pods.get_opt(name).await? else {
+        let Some(pod) = self.pods.get_opt(name).await.map_err(CallError::from)? else {
             if run.phase().is_terminal() {
                 writeln!(err, "warning: Pod {name} is gone, and its log with it")?;
             }
@@ -220,6 +233,12 @@ impl<'a> Logs<'a> {
             }
         }
     }
+}
+
+/// What its status says, for the end of a sentence.
+fn why(run: &Run) -> String {
+    let message = run.status.as_ref().and_then(|status| status.message.as_deref()).filter(|message| !message.is_empty());
+    message.map_or_else(String::new, |message| format!(": {}", one_line(message)))
 }
 
 fn container(pod: &Pod) -> String {

@@ -28,7 +28,10 @@ pub async fn reconcile(agent: Arc<Agent>, key: ObjectKey) -> Next {
     match result {
         Ok(next) => next,
         Err(error) => {
-            tracing::warn!(workspace = %key, %error, "cleaning will be tried again");
+            match error.is_conflict() {
+                true => tracing::debug!(workspace = %key, %error, "the workspace changed meanwhile"),
+                false => tracing::warn!(workspace = %key, %error, "cleaning will be tried again"),
+            }
             Next::Retry
         }
     }

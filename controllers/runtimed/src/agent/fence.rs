@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn only_a_workspace_bound_to_this_very_pod_is_used() {
-        let me = Me { namespace: "ns".into(), name: "p".into(), uid: "pu".into(), runtime: "bash".into() };
+        let me = Me { namespace: "ns".into(), name: "p".into(), uid: "pu".into(), runtime: "bash".into(), functions: false };
         let run: Run = serde_json::from_value(json!({"metadata": {}, "spec": {"runtime": "bash", "mode": {"task": {}}, "workspace": {"name": "w"}}})).unwrap();
         let good = || {
             json!({"metadata": {"name": "w", "uid": "wu"}, "spec": {"runtime": "bash"},

@@ -87,20 +87,28 @@ async fn is_gone(agent: &Agent) -> bool {
     }
 }
 
-/// What there is to say now. Something wrong does not make the Pod unready while Runs go on in it: they would be taken for lost.
+/// What there is to say now. With something wrong nothing is placed here any more; while Runs go on the reason is `Cordoned`, or they
+/// would be taken for lost (ADR 0044).
 fn verdict(agent: &Agent) -> Beat {
-    let survivors = agent.locals.survivors();
-    let storage = agent.storage_problem();
-    let wrong = match () {
-        () if agent.blind_for() > BLIND_AFTER => Some(Beat::not("WatchFailing", "runtimed can't see which Runs are assigned to it".to_owned())),
-        () if storage.is_some() => storage.map(|problem| Beat::not("StorageBroken", problem)),
-        () if survivors > 0 => Some(Beat::not("ProcessesUnkillable", format!("{survivors} processes of ended Runs can't be killed"))),
-        () => None,
-    };
+    let wrong = wrong(agent);
     agent.set_cordoned(wrong.is_some());
-    match wrong {
-        Some(beat) if agent.locals.executing() == 0 => beat,
-        _ => Beat { ready: true, reason: reason::HEARTBEAT, message: "runtimed heartbeat is fresh".to_owned() },
+    match (wrong, agent.locals.executing()) {
+        (None, _) => Beat { ready: true, reason: reason::HEARTBEAT, message: "runtimed heartbeat is fresh".to_owned() },
+        (Some(beat), 0) => beat,
+        (Some(Beat { reason: why, message, .. }), executing) => Beat::not(reason::CORDONED, format!("{why}: {message}; Runs that go on: {executing}")),
+    }
+}
+
+/// Why no further Run is to be placed here, if so.
+fn wrong(agent: &Agent) -> Option<Beat> {
+    let survivors = agent.locals.survivors();
+    let storage = || agent.storage_problem().map(|problem| Beat::not("StorageBroken", problem));
+    let server = || agent.server.as_ref()?.problem().map(|problem| Beat::not("RuntimeServerUnavailable", problem));
+    match () {
+        () if agent.is_draining() => Some(Beat::not("Draining", "runtimed is stopping".to_owned())),
+        () if agent.blind_for() > BLIND_AFTER => Some(Beat::not("WatchFailing", "runtimed can't see which Runs are assigned to it".to_owned())),
+        () if survivors > 0 => Some(Beat::not("ProcessesUnkillable", format!("{survivors} processes of ended Runs can't be killed"))),
+        () => storage().or_else(server),
     }
 }
 

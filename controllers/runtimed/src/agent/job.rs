@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use berth_api::Run;
-use berth_api::run::TaskMode;
 
 use super::Agent;
 use super::plan::deadline_ms;
 use super::server::Order;
-use super::store::Record;
-use super::verdict::Failure;
+use super::store::{Record, Store};
 use super::workspace;
 use crate::args::AgentArgs;
 use crate::shim::REPOSITORY;
@@ -22,22 +20,23 @@ const OUTPUTS_VARIABLE: &str = "KRUNTIME_OUTPUTS";
 /// The file an inline script is written to.
 const SCRIPT_FILE: &str = "script";
 
+fn outputs_file(store: &Store, uid: &str) -> String {
+    store.run_dir(uid).join(OUTPUTS_FILE).to_string_lossy().into_owned()
+}
+
+/// `NAME=value` of a variable that every process of the Run is started with, and no process of another Run.
+pub fn outputs_variable(store: &Store, uid: &str) -> String {
+    format!("{OUTPUTS_VARIABLE}={}", outputs_file(store, uid))
+}
+
 /// What a shim is told.
-///
-/// # Errors
-/// This agent can't carry it out.
-pub fn spec(agent: &Agent, run: &Run, record: &Record, workspace_dir: Option<PathBuf>) -> Result<Spec, Failure> {
-    let task = match &run.spec.mode.task {
-        Some(task) => task.clone(),
-        // A Runtime Server carries out a function as a task with a handler (reference §1.3).
-        None if agent.server.is_some() => TaskMode::default(),
-        None => return Err(Failure::invalid("spec.mode.function: this Runtime starts processes; a function needs a Runtime Server".to_owned())),
-    };
+pub fn spec(agent: &Agent, run: &Run, record: &Record, workspace_dir: Option<PathBuf>) -> Spec {
+    // A Runtime Server carries out a function as a task with a handler (reference §1.3).
+    let task = run.spec.mode.task.clone().unwrap_or_default();
     let run_dir = agent.store.run_dir(&record.uid);
-    let outputs = run_dir.join(OUTPUTS_FILE).to_string_lossy().into_owned();
     let variables = run.spec.env.iter().map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_default()));
     let home = ("HOME".to_owned(), run_dir.to_string_lossy().into_owned());
-    Ok(Spec {
+    Spec {
         identity: Identity {
             run_uid: record.uid.clone(),
             run_name: record.name.clone(),
@@ -49,7 +48,7 @@ pub fn spec(agent: &Agent, run: &Run, record: &Record, workspace_dir: Option<Pat
         source: source(run),
         command: Some(Command { entrypoint: task.entrypoint, args: task.args }),
         // The Run's own variables win over HOME, and nothing wins over where its outputs go.
-        env: std::iter::once(home).chain(variables).chain([(OUTPUTS_VARIABLE.to_owned(), outputs)]).collect(),
+        env: std::iter::once(home).chain(variables).chain([(OUTPUTS_VARIABLE.to_owned(), outputs_file(&agent.store, &record.uid))]).collect(),
         env_removed: AgentArgs::OWN_VARIABLES.map(str::to_owned).to_vec(),
         timeout_ms: time_left_ms(agent, run, record),
         limits: Limits {
@@ -62,7 +61,7 @@ pub fn spec(agent: &Agent, run: &Run, record: &Record, workspace_dir: Option<Pat
         run_as: agent.args.run_as,
         run_dir,
         workspace_dir,
-    })
+    }
 }
 
 fn source(run: &Run) -> Source {

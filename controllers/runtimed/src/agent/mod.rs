@@ -122,9 +122,14 @@ impl Agent {
         [self.runs.stats().failing_for, self.workspaces.stats().failing_for].into_iter().flatten().max().unwrap_or_default()
     }
 
+    /// Whether the process is stopping.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
     /// Whether nothing new is claimed: the process is stopping, or something is wrong with the machine.
     pub fn claims_nothing(&self) -> bool {
-        self.draining.load(Ordering::SeqCst) || self.cordoned.load(Ordering::SeqCst)
+        self.is_draining() || self.cordoned.load(Ordering::SeqCst)
     }
 
     /// Whether the Pod's object is gone, so that its Runs are others' to speak about.
@@ -281,7 +286,7 @@ async fn start(
         Some(_) => processes::pids_cgroup().map_err(|why| said_unbounded(&args, &why)).ok(),
     };
     let server = match &args.runtime_endpoint {
-        Some(address) => Some(RuntimeServer::new(address).map_err(|error| Misconfigured(format!("--runtime-endpoint {address:?}: {error}")))?),
+        Some(address) => Some(RuntimeServer::new(address).map_err(|error| Misconfigured(format!("--runtime-endpoint {address}: {error}")))?),
         None => None,
     };
     let agent = Arc::new(Agent {
@@ -326,6 +331,9 @@ async fn start(
     group.spawn("events", finished(events.run(group.stop())));
     group.spawn("health", health::serve(listener, agent.clone(), group.stop()));
     group.spawn("trash", finished(empty_trash(agent.clone(), group.stop())));
+    if agent.server.is_some() {
+        group.spawn("runtime-server", finished(server::keep_asking(agent.clone(), group.stop())));
+    }
 
     let group = supervisor.group(STOP_WITHIN);
     let (beating, told, stop) = (agent.clone(), gone.clone(), group.stop());
@@ -408,7 +416,14 @@ async fn identify(args: &AgentArgs, client: &Client) -> anyhow::Result<(Me, Pod)
     for (resource, value) in heartbeat::capacity_of(&pod).ignored {
         tracing::warn!(resource, value, "capacity annotation is no non-negative quantity; it is ignored");
     }
-    Ok((Me { namespace: args.pod_namespace.clone(), name: args.pod_name.clone(), uid: args.pod_uid.clone(), runtime }, pod))
+    let me = Me {
+        namespace: args.pod_namespace.clone(),
+        name: args.pod_name.clone(),
+        uid: args.pod_uid.clone(),
+        runtime,
+        functions: args.runtime_endpoint.is_some(),
+    };
+    Ok((me, pod))
 }
 
 /// Takes up what an earlier process left: what runs is adopted, what ended is reported.
@@ -447,6 +462,7 @@ async fn empty_trash(agent: Arc<Agent>, stop: CancellationToken) {
 /// next process, or ends with the container.
 async fn drain(agent: &Arc<Agent>, gone: bool) {
     agent.draining.store(true, Ordering::SeqCst);
+    agent.beat_now.notify_one();
     agent.gone.store(gone, Ordering::SeqCst);
     if gone {
         for entry in agent.locals.all() {

@@ -32,6 +32,8 @@ pub struct Me {
     pub uid: String,
     /// Label `runtime`.
     pub runtime: String,
+    /// Whether functions are carried out: by a Runtime Server alone.
+    pub functions: bool,
 }
 
 /// Where this machine stands with an attempt.
@@ -98,7 +100,7 @@ pub fn plan(run: Option<&Run>, local: Option<Local<'_>>, me: &Me, now_ms: i64) -
     }
     let standing = local.map(|local| local.standing);
     match run.phase() {
-        RunPhase::Scheduled => scheduled(run, standing),
+        RunPhase::Scheduled => scheduled(run, standing, me),
         RunPhase::Running | RunPhase::Ready => running(run, standing, now_ms),
         _ => let_go(local),
     }
@@ -113,7 +115,7 @@ fn let_go(local: Option<Local<'_>>) -> Step {
     }
 }
 
-fn scheduled(run: &Run, standing: Option<&Standing>) -> Step {
+fn scheduled(run: &Run, standing: Option<&Standing>, me: &Me) -> Step {
     if run.spec.cancel_requested {
         return match standing {
             Some(Standing::Executing { stopping: true }) => Step::Nothing,
@@ -121,7 +123,7 @@ fn scheduled(run: &Run, standing: Option<&Standing>) -> Step {
             _ => Step::End(Failure::cancelled()),
         };
     }
-    match check(run) {
+    match check(run, me) {
         Err(failure) => Step::End(failure),
         // Also if something of this attempt stands here already: then the claim was overwritten, and is made again.
         Ok(()) => Step::Claim,

@@ -12,7 +12,7 @@ use crate::shim::spec::Outcome;
 const NOW: i64 = 1_767_225_600_000;
 
 fn me() -> Me {
-    Me { namespace: "ns".into(), name: "p".into(), uid: "pu".into(), runtime: "bash".into() }
+    Me { namespace: "ns".into(), name: "p".into(), uid: "pu".into(), runtime: "bash".into(), functions: false }
 }
 
 fn run(spec: Value, status: Value) -> Run {

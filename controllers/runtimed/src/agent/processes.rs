@@ -12,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 
+use super::job;
 use super::store::Store;
 use crate::shim::spec::{EXIT_FILE, Exit, Holder, LOCK_FILE, Outcome, ProcessId, SPEC_FILE, Spec};
 use crate::shim::{reserve_exit, tree};
@@ -61,7 +62,7 @@ pub async fn ended(store: Arc<Store>, uid: String, child: Option<Child>) -> Exit
     };
     match exit {
         Some(exit) => exit,
-        None => Exit { outcome: Outcome::Lost, stderr_tail: String::new(), survivors: kill_orphans(&state).await },
+        None => Exit { outcome: Outcome::Lost, stderr_tail: String::new(), survivors: kill_orphans(&state, &job::outputs_variable(&store, &uid)).await },
     }
 }
 
@@ -115,12 +116,12 @@ async fn wait_for(process: ProcessId) {
     }
 }
 
-/// Kills what a shim that was itself killed has left; who outlives that.
-async fn kill_orphans(state: &Path) -> Vec<ProcessId> {
+/// Kills what a shim that was itself killed has left, known by its session or by the variable `mark`; who outlives that.
+async fn kill_orphans(state: &Path, mark: &str) -> Vec<ProcessId> {
     let Some(leader) = holder(state) else { return Vec::new() };
     let until = tokio::time::Instant::now() + KILL_WAIT;
     loop {
-        let left = tree::orphans(leader);
+        let left = tree::orphans(leader, mark);
         if left.is_empty() || tokio::time::Instant::now() > until {
             return left;
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::constants::reason;
+use berth_api::run::RetryPolicy;
 use berth_api::{PersistentWorkspace, Run};
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::{CallError, Precondition, get_uncached, status_merge_patch};
@@ -196,7 +197,7 @@ fn start_blocking(agent: &Arc<Agent>, run: &Run, record: &Record) -> Result<Chil
     };
     agent.trash_now.notify_one();
     workspace::make_run_dir(&agent.store, &record.uid, run_as).map_err(|error| prepared(&format!("mkdir: {error}")))?;
-    let mut spec = job::spec(agent, run, record, workspace_dir).map_err(|failure| Outcome::NotPrepared(failure.message))?;
+    let mut spec = job::spec(agent, run, record, workspace_dir);
     if agent.server.is_some() {
         let order = job::order(agent, run, &mut spec).map_err(|error| prepared(&error))?;
         let text = serde_json::to_vec(&order).map_err(|error| prepared(&error))?;
@@ -374,9 +375,13 @@ async fn end(agent: &Arc<Agent>, run: &Run, failure: &Failure) -> Result<Flow, C
     let start = run.status.as_ref().and_then(|status| status.start_time.as_ref()).map_or(now_ms, |start| start.0.as_millisecond());
     agent.metrics.attempt_failed(failure.reason);
     agent.metrics.run_ended(failure.phase().as_str(), Duration::from_millis(now_ms.saturating_sub(start).unsigned_abs()));
-    if failure.reason != reason::CANCELLED && run.spec.retry_policy.as_ref().is_some_and(|policy| policy.attempts_max() > 1) {
-        publish(agent, run, EventType::Warning, "RunRetriesExhausted", format!("{}: {}", failure.reason, failure.message));
-    }
+    let (attempt, max) = (run.attempt(), run.spec.retry_policy.as_ref().map_or(1, RetryPolicy::attempts_max));
+    let (type_, event) = match failure.reason {
+        reason::CANCELLED => (EventType::Normal, "RunCancelled"),
+        _ if max > 1 && attempt >= max => (EventType::Warning, "RunRetriesExhausted"),
+        _ => (EventType::Warning, "RunFailed"),
+    };
+    publish(agent, run, type_, event, format!("attempt {attempt} of {max}: {}: {}", failure.reason, failure.message));
     Ok(Flow::Rest)
 }
 

@@ -30,6 +30,8 @@ use crate::shim::spec::{Exit, Identity, Outcome};
 pub const ORDER_FILE: &str = "order.json";
 /// File of a state directory: Execute was called, or is about to be.
 const EXECUTED_FILE: &str = "executed";
+/// Between two questions how the server is.
+const HEALTH_EVERY: Duration = Duration::from_secs(2);
 /// Between two looks at an execution.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A Status may take that long.
@@ -64,7 +66,10 @@ pub struct Order {
 
 /// A Runtime Server.
 pub struct RuntimeServer {
+    address: String,
     client: RuntimeClient<Channel>,
+    /// Why it can't be given Runs; None if it can.
+    problem: Mutex<Option<String>>,
     stops: Mutex<HashMap<String, CancellationToken>>,
 }
 
@@ -77,7 +82,23 @@ impl RuntimeServer {
         let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(Duration::from_secs(2)).connect_lazy();
         // Both streams, and room for the rest of the message.
         let client = RuntimeClient::new(channel).max_decoding_message_size(4 * STREAM_BYTES_MAX);
-        Ok(Self { client, stops: Mutex::default() })
+        let problem = Mutex::new(Some(format!("the Runtime Server at {address} has not answered yet")));
+        Ok(Self { address: address.to_owned(), client, problem, stops: Mutex::default() })
+    }
+
+    /// Why it can't be given Runs, as it was when it was last asked.
+    pub fn problem(&self) -> Option<String> {
+        lock(&self.problem).clone()
+    }
+
+    /// Asks how it is.
+    async fn health(&self) -> Result<(), String> {
+        let said = match self.client.clone().health(within(HealthRequest {}, STATUS_WITHIN)).await {
+            Ok(reply) if reply.get_ref().healthy => return Ok(()),
+            Ok(reply) => format!("is not healthy: {}", reply.into_inner().message),
+            Err(status) => format!("does not answer: {}", status.message()),
+        };
+        Err(format!("the Runtime Server at {} {said}", self.address))
     }
 
     fn stop_of(&self, uid: &str) -> CancellationToken {
@@ -129,13 +150,10 @@ impl RuntimeServer {
     async fn is_there(&self) -> Result<(), String> {
         let until = tokio::time::Instant::now() + EXECUTE_WITHIN;
         loop {
-            let said = match self.client.clone().health(within(HealthRequest {}, STATUS_WITHIN)).await {
-                Ok(reply) if reply.get_ref().healthy => return Ok(()),
-                Ok(reply) => reply.into_inner().message,
-                Err(status) => status.message().to_owned(),
-            };
-            if tokio::time::Instant::now() > until {
-                return Err(format!("the Runtime Server is not there: {said}"));
+            match self.health().await {
+                Ok(()) => return Ok(()),
+                Err(problem) if tokio::time::Instant::now() > until => return Err(problem),
+                Err(_) => {}
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -165,6 +183,26 @@ impl RuntimeServer {
                 Ok(())
             }
             Err(status) => Err(Outcome::NotStarted(status.message().to_owned())),
+        }
+    }
+}
+
+/// Keeps asking the agent's server how it is, until `stop`; what changes is told with a heartbeat.
+pub async fn keep_asking(agent: Arc<Agent>, stop: CancellationToken) {
+    let Some(server) = &agent.server else { return };
+    while let Some(health) = stop.run_until_cancelled(server.health()).await {
+        let problem = health.err();
+        let before = std::mem::replace(&mut *lock(&server.problem), problem.clone());
+        if before.is_some() != problem.is_some() {
+            match &problem {
+                Some(problem) => tracing::warn!(problem, "no Run is claimed"),
+                None => tracing::info!(address = server.address, "the Runtime Server is there"),
+            }
+            agent.beat_now.notify_one();
+        }
+        tokio::select! {
+            () = tokio::time::sleep(HEALTH_EVERY) => {}
+            () = stop.cancelled() => return,
         }
     }
 }

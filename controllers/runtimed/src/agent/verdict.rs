@@ -2,10 +2,11 @@
 
 use berth_api::Run;
 use berth_api::constants::reason;
-use berth_api::message::bounded;
+use berth_api::message::{bounded, one_line};
 use berth_api::run::RunPhase;
 
 use super::outputs::OutputsError;
+use super::plan::Me;
 use crate::shim::spec::{Exit, Outcome};
 
 /// A Run, or an attempt of it, that did not succeed.
@@ -18,10 +19,10 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure; the message becomes one bounded line.
+    /// A failure; the message becomes one bounded line that no terminal obeys.
     pub fn new(reason: &'static str, message: String) -> Self {
         let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        Self { reason, message: bounded(lines.join(" | ")) }
+        Self { reason, message: bounded(one_line(&lines.join(" | ")).into_owned()) }
     }
 
     /// The user asked for the end.
@@ -102,8 +103,14 @@ pub fn failure_of_outputs(error: &OutputsError) -> Failure {
 ///
 /// # Errors
 /// It can't, said for people with the field's name.
-pub fn check(run: &Run) -> Result<(), Failure> {
+pub fn check(run: &Run, me: &Me) -> Result<(), Failure> {
     let spec = &run.spec;
+    if spec.mode.function.is_some() && !me.functions {
+        let runtime = &me.runtime;
+        return Err(Failure::invalid(format!(
+            "spec.mode.function: runtime {runtime} starts processes; a function needs one with a Runtime Server, or use spec.mode.task"
+        )));
+    }
     if let Err(error) = spec.requests() {
         return Err(Failure::new(reason::INVALID_RESOURCES, error.to_string()));
     }
@@ -125,8 +132,11 @@ pub fn check(run: &Run) -> Result<(), Failure> {
         check_git(url, spec.source.as_ref().and_then(|source| source.commit_sha.as_deref())).map_err(Failure::invalid)?;
     }
     let task = spec.mode.task.as_ref();
-    if task.is_some_and(|task| task.args.iter().any(|arg| arg.contains('\0'))) {
-        return Err(Failure::invalid("spec.mode.task.args: an argument holds a NUL".to_owned()));
+    if let Some(index) = task.and_then(|task| task.args.iter().position(|arg| arg.contains('\0'))) {
+        return Err(Failure::invalid(format!("spec.mode.task.args[{index}]: an argument of a process holds no NUL")));
+    }
+    if task.and_then(|task| task.entrypoint.as_ref()).is_some_and(|entrypoint| entrypoint.contains('\0')) {
+        return Err(Failure::invalid("spec.mode.task.entrypoint: a path holds no NUL".to_owned()));
     }
     Ok(())
 }
@@ -202,5 +212,6 @@ mod tests {
     fn a_message_is_one_bounded_line() {
         let failure = Failure::new(reason::RUNTIME_ERROR, format!("a\n\n  b \r\n{}", "é".repeat(2_000)));
         assert!(failure.message.starts_with("a | b | éé") && failure.message.len() < 1_024, "{}", failure.message);
+        assert_eq!(Failure::new(reason::RUNTIME_ERROR, "\u{1b}[31mred\u{9b}2J".to_owned()).message, "\\u{1b}[31mred\\u{9b}2J");
     }
 }

@@ -44,10 +44,10 @@ pub fn choose(spec: &Spec, command: &Command, code: &Path) -> Result<Program, St
         };
     }
     if named {
-        return Err(format!("entrypoint {name:?} is no file"));
+        return Err(format!("spec.mode.task.entrypoint: {name:?} is no file in the source"));
     }
     match command.args.as_slice() {
-        [] => Err("no args or script provided".to_owned()),
+        [] => Err("no args or script provided: give spec.source, or spec.mode.task.args".to_owned()),
         [program, flag, ..] if matches!(program.as_str(), "sh" | "bash") && flag == "-c" => {
             let path = find(program).ok_or_else(|| format!("there is no {program} in this image"))?;
             Ok(Program { path, args: args.into_iter().skip(1).collect() })
@@ -110,8 +110,8 @@ mod tests {
         assert_eq!(chosen(Some("plain"), &["a", "b"]), words(&[&shell, &plain, "a", "b"]));
         assert_eq!(chosen(Some("own"), &["a"]), words(&[&own, "a"]));
         assert_eq!(chosen(Some("shebang"), &[]), words(&[&shell, &not_executable]));
-        assert_eq!(chosen(Some("absent"), &["a"]), Err("entrypoint \"absent\" is no file".to_owned()));
-        assert_eq!(chosen(None, &[]), Err("no args or script provided".to_owned()));
+        assert_eq!(chosen(Some("absent"), &["a"]), Err("spec.mode.task.entrypoint: \"absent\" is no file in the source".to_owned()));
+        assert_eq!(chosen(None, &[]), Err("no args or script provided: give spec.source, or spec.mode.task.args".to_owned()));
         assert_eq!(chosen(None, &["echo one"]), words(&[&shell, "-c", "echo one"]));
         assert_eq!(chosen(None, &["echo one", "echo two"]), words(&[&shell, "-c", "echo one\necho two"]));
         let sh = find("sh").unwrap().to_string_lossy().into_owned();
