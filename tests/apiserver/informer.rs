@@ -31,10 +31,14 @@ fn read(object: Value) -> Result<i64, String> {
 
 impl Watched {
     fn start(client: Client, namespace: &str) -> Self {
+        Self::start_with(client, WatchConfig { namespace: Some(namespace.to_owned()), ..WatchConfig::default() })
+    }
+
+    fn start_with(client: Client, config: WatchConfig) -> Self {
         let (informer, watch) = informer::<i64>("configmaps");
         let deltas = informer.subscribe(64);
         let stop = CancellationToken::new();
-        let config = WatchConfig { namespace: Some(namespace.to_owned()), labels: Some("mine".to_owned()), page_size: 2, ..WatchConfig::default() };
+        let config = WatchConfig { labels: Some("mine".to_owned()), page_size: 2, ..config };
         tokio::spawn(watch.run_with::<ConfigMap>(client, config, read, stop.clone()));
         Self { informer, deltas, _stop: stop.drop_guard() }
     }
@@ -140,6 +144,27 @@ async fn a_broken_watch_goes_on_where_it_was() -> Result<()> {
     assert_eq!((watched.next().await?, watched.next().await?), ("-a".to_owned(), "+b 2".to_owned()));
     assert_eq!(watched.informer.stats().lists, 1, "resumed, not listed anew");
     assert_eq!(watched.informer.stats().failing_for, None);
+    Ok(())
+}
+
+/// A watch that goes on says nothing until something changes; who must not count as blind for longer than it is lists anew.
+#[tokio::test]
+async fn a_watch_that_failed_for_long_lists_anew_if_it_is_to_so_that_its_recovery_shows() -> Result<()> {
+    let plane = ControlPlane::shared().await?;
+    let namespace = plane.namespace("informer-list").await?;
+    let proxy = Proxy::start(plane).await?;
+    let maps = Maps(Api::namespaced(plane.admin()?, &namespace));
+    maps.put("a", "1").await?;
+    let config = WatchConfig { namespace: Some(namespace), list_after: Some(Duration::from_secs(1)), ..WatchConfig::default() };
+    let mut watched = Watched::start_with(proxy.client(BERTH)?, config);
+    assert_eq!(watched.list().await?, ["+a 1"]);
+    proxy.partition(true);
+    let failing = async || Ok(watched.informer.stats().failing_for.filter(|long| *long > Duration::from_secs(3)));
+    until("the informer to have failed for a while", PATIENCE, failing).await?;
+    proxy.partition(false);
+    assert_eq!(watched.list().await?, Vec::<String>::new(), "nothing has changed");
+    let stats = watched.informer.stats();
+    assert_eq!((stats.lists, stats.failing_for), (2, None));
     Ok(())
 }
 

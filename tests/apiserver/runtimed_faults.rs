@@ -120,18 +120,6 @@ async fn what_died_with_its_container_is_lost_and_repeated_only_as_the_next_atte
     ensure!(phase(&run) == "Succeeded" && run.status.clone().unwrap_or_default().attempt == Some(2), "{}", message(&run));
     ensure!(executions(&journal) == BTreeMap::from([("final".to_owned(), 1), ("repeated".to_owned(), 2)]), "{:?}", executions(&journal));
 
-    // The supervisor alone is killed: what it has left is killed too, and the Run is lost.
-    // Also what has left its session and has lost its parent.
-    agents.run(script("orphan", "echo $$; (setsid sh -c 'echo $$; sleep 600' &); sleep 600")).await?;
-    until("it to run", PATIENCE, || async { Ok((agent.output_of("orphan").len() == 2).then_some(())) }).await?;
-    let pids: Vec<i32> = agent.output_of("orphan").iter().map(|line| line.trim_start_matches("stdout: ").parse()).collect::<Result<_, _>>()?;
-    for holder in agent.shims() {
-        tree::signal(holder, rustix::process::Signal::KILL);
-    }
-    let run = agents.ended("orphan").await?;
-    ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&run));
-    ensure!(pids.iter().all(|pid| tree::start_ticks(*pid).is_none()), "one of {pids:?} lives");
-
     // Everything on the volume is gone.
     agents.run(script("wiped", "sleep 600")).await?;
     agents.until_phase("wiped", "Running").await?;
@@ -142,6 +130,34 @@ async fn what_died_with_its_container_is_lost_and_repeated_only_as_the_next_atte
     let _agent = setup.start()?;
     let run = agents.ended("wiped").await?;
     ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&run));
+    Ok(())
+}
+
+/// The supervisor alone is killed: what it has left is killed too, also what has left its session and has lost its parent, and the Run is
+/// lost. As another user than the agent, too, whose processes' environment the agent's own user need not be able to read.
+#[tokio::test]
+async fn what_a_killed_shim_has_left_is_killed_in_whatever_session_it_is() -> Result<()> {
+    let agents = Agents::new("fault-orphan").await?;
+    // A folder that the other user can reach.
+    let open = tempfile::tempdir_in("/tmp")?;
+    std::fs::set_permissions(open.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let own = agents.setup("bash-1", &[("runs", "1")]).await?.start()?;
+    let other = agents.setup("bash-2", &[("runs", "1")]).await?.root(&open.path().join("volume")).arg("--run-as=65532:65532").start()?;
+    for name in ["a", "b"] {
+        agents.run(script(name, "echo $$; (setsid sh -c 'echo $$; sleep 600' &); sleep 600")).await?;
+    }
+    for name in ["a", "b"] {
+        let pod = agents.until_phase(name, "Running").await?.status.and_then(|status| status.assigned_pod);
+        let agent = if pod.as_deref() == Some("bash-1") { &own } else { &other };
+        until("it to run", PATIENCE, || async { Ok((agent.output_of(name).len() == 2).then_some(())) }).await?;
+        let pids: Vec<i32> = agent.output_of(name).iter().map(|line| line.trim_start_matches("stdout: ").parse()).collect::<Result<_, _>>()?;
+        for holder in agent.shims() {
+            tree::signal(holder, rustix::process::Signal::KILL);
+        }
+        let run = agents.ended(name).await?;
+        ensure!(condition(&run, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&run));
+        ensure!(pids.iter().all(|pid| tree::start_ticks(*pid).is_none()), "one of {pids:?} lives, of the Run on {pod:?}");
+    }
     Ok(())
 }
 

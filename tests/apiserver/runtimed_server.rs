@@ -134,7 +134,7 @@ fn named(name: &str, text: &str) -> super::serve_world::Draft {
 async fn a_runtime_server_carries_out_runs_and_both_may_restart() -> Result<()> {
     let agents = Agents::new("server").await?;
     let (server, port) = (Server::default(), free_port()?);
-    let setup = agents.setup("bash-1", &[("runs", "9")]).await?.arg(format!("--runtime-endpoint=127.0.0.1:{port}"));
+    let setup = agents.setup("bash-1", &[("runs", "9")]).await?.arg(format!("--runtime-endpoint=127.0.0.1:{port}")).arg("--runtime-lost-after=5s");
     let agent = setup.start()?;
     // While nobody is there, nothing is placed.
     agents.beats("bash-1", &format!("False/RuntimeServerUnavailable: the Runtime Server at 127.0.0.1:{port} does not answer: ")).await?;
@@ -196,6 +196,10 @@ async fn a_runtime_server_carries_out_runs_and_both_may_restart() -> Result<()> 
     stop.cancel();
     agents.beats("bash-1", "False/Cordoned: RuntimeServerUnavailable: ").await?;
     ensure!(phase(&agents.runs.get("cut").await?) == "Running");
+    // Until the server has been silent for too long.
+    let cut = agents.ended("cut").await?;
+    ensure!(condition(&cut, "Completed").is_some_and(|c| c.1 == "ExecutionLost"), "{}", message(&cut));
+    agents.beats("bash-1", "False/RuntimeServerUnavailable: ").await?;
     drop(agent);
     Ok(())
 }

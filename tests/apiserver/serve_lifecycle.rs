@@ -190,7 +190,7 @@ async fn a_pod_whose_agent_says_that_it_goes_on_keeps_the_runs_it_has_and_loses_
     let since = Instant::now();
     world.patch_run("cancelled", json!({"spec": {"cancelRequested": true}})).await?;
     let mut sent_back = None;
-    while since.elapsed() < LOST * 2 {
+    while since.elapsed() < LOST * 2 || (sent_back.is_none() && since.elapsed() < LOST * 3) {
         tokio::time::sleep(BEAT / 2).await;
         cordoned().await?;
         if sent_back.is_none() && phase(&world.runs.get("unclaimed").await?) == "Pending" {
@@ -198,7 +198,8 @@ async fn a_pod_whose_agent_says_that_it_goes_on_keeps_the_runs_it_has_and_loses_
         }
     }
     let after = sent_back.context("it was never sent back")?;
-    ensure!(after >= LOST - BEAT, "{after:?}");
+    eprintln!("a Run that was not begun was sent back after {after:?}; 30 s are asked for");
+    ensure!(after >= LOST - BEAT && after <= LOST * 3, "{after:?}");
     let begun = world.runs.get("begun").await?;
     ensure!(phase(&begun) == "Running" && attempt(&begun) == Some(1), "{:?}", begun.status);
     world.waits("unclaimed", &["1 without heartbeat"]).await?;

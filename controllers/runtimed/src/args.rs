@@ -27,6 +27,12 @@ pub enum Other {
         /// The file; its folder must exist
         path: PathBuf,
     },
+    /// Prints who was started with a variable, as JSON; started by the agent as the user of Runs
+    #[command(hide = true)]
+    Marked {
+        /// NAME=value
+        variable: String,
+    },
     /// Carries out one attempt; started by the agent
     #[command(hide = true)]
     Shim {
@@ -62,6 +68,9 @@ pub struct AgentArgs {
     /// HOST:PORT of a Runtime Server (gRPC executor.v1) that carries out Runs instead of processes of the agent; it needs the same volume at the same place
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub runtime_endpoint: Option<String>,
+    /// A Runtime Server that tells nothing of an execution for that long has lost it
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub runtime_lost_after: Duration,
     /// User and group that Runs run as; needs a root agent. Without it they run as the agent itself
     #[arg(long, value_name = "UID:GID", value_parser = user_and_group)]
     pub run_as: Option<(u32, u32)>,

@@ -32,6 +32,7 @@ pub const EXIT_FAILED: u8 = 1;
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.command {
+        Some(Other::Marked { variable }) => marked(&variable).map(|()| 0),
         Some(Other::Shim { state }) => shim::run(&state).map(|()| 0),
         Some(Other::Install { path }) => install(&path).map(|()| 0),
         None if init::is_needed() => init::run(),
@@ -44,6 +45,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(if error.is::<agent::Misconfigured>() { EXIT_USAGE } else { EXIT_FAILED })
         }
     }
+}
+
+fn marked(variable: &str) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string(&shim::tree::marked(variable))?);
+    Ok(())
 }
 
 fn install(path: &std::path::Path) -> anyhow::Result<()> {

@@ -7,19 +7,22 @@
 //!
 //!             its Pod is gone, replaced, terminating or lost
 //!   Running, Ready ─────┬── retryPolicy allows another attempt ─────────────► Pending, the next attempt
+//!                       ├── in the pause before an attempt ─────────────► Pending, the same attempt
 //!                       ├── it does not ────────────────────────────────────► Failed, with the reason
 //!                       └── cancelRequested ────────────────────────────────► Cancelled
 //!
 //!             ttlSecondsAfterFinished after completionTime
 //!   ended ──────────────────────────────────────────────────────────────────► deleted
 //! ```
-//! On a Pod that lives everything is the agent's. Pending Runs are the scheduler's. Rules: reference §3.9 and decisions, "Life of a Run after Bind".
+//! On a Pod that lives and takes Runs everything is the agent's. Pending Runs are the scheduler's. Rules: reference §3.9 and decisions, "Life of a Run after Bind".
 
 use crate::policy::Policy;
 use crate::runs::Stage;
 use berth_api::Run;
-use berth_api::constants::reason;
+use berth_api::conditions::find;
+use berth_api::constants::{reason, run_condition};
 use berth_api::liveness::Life;
+use berth_api::run::RunPhase;
 use std::time::Duration;
 
 /// What is known of the Pod that a Run is assigned to. Only an authoritative read
@@ -53,6 +56,9 @@ pub struct Fault {
     /// Failure message (reference §3.9).
     pub message: &'static str,
 }
+
+/// Said of a Pod whose agent says that it goes on with the Runs it has.
+const NO_FURTHER_RUNS: &str = "assigned pod takes no further Runs";
 
 impl PodState {
     /// What a Pod is that is not terminating, by the signs of life it gives and its condition Ready.
@@ -135,8 +141,8 @@ pub enum Plan {
 /// Whether anything may follow for a Run of that stage. Cheap and never wrong to say no: what is cached is asked this before anything is read.
 pub fn may_act(stage: Stage, cancel_requested: bool, pod: PodState, workspace: WorkspaceState, asked: Policy) -> bool {
     match stage {
-        Stage::Claimed => pod.fault().is_some(),
-        // While an agent is there that takes Runs, it ends what is cancelled.
+        Stage::Claimed => pod.fault().is_some() || pod == PodState::Cordoned,
+        // While an agent is there that sees its Runs, it ends what is cancelled.
         Stage::Scheduled if cancel_requested => pod.fault().is_some() || pod == PodState::Cordoned,
         Stage::Scheduled => !pod.is_asked_for(asked) || (asked.workspace && workspace == WorkspaceState::Refuses && pod != PodState::Inconsistent),
         Stage::Pending | Stage::Ended | Stage::Unknown => false,
@@ -156,13 +162,22 @@ pub fn plan(run: &Run, pod: PodState, workspace: WorkspaceState, asked: Policy, 
         return Plan::Leave;
     }
     let attempt = run.attempt();
+    let is_executed = stage == Stage::Claimed && pod == PodState::Cordoned && !waits_for_its_attempt(run);
+    if is_executed {
+        return Plan::Leave;
+    }
     if cancel_requested {
         return Plan::End { phase: "Cancelled", attempt, fault: Fault { reason: reason::CANCELLED, message: "cancelled by user" } };
     }
-    match (stage, pod.fault()) {
+    let fault = match (stage, pod) {
+        // The agent begins nothing more: the attempt that waits is another Pod's to make.
+        (Stage::Claimed, PodState::Cordoned) => Some(Fault { reason: reason::POD_UNHEALTHY, message: NO_FURTHER_RUNS }),
+        _ => pod.fault(),
+    };
+    match (stage, fault) {
         (Stage::Claimed, Some(fault)) => claimed(run, attempt, fault),
         (_, fault) if !pod.is_asked_for(asked) => {
-            let why = fault.map_or("assigned pod takes no further Runs", |fault| fault.message);
+            let why = fault.map_or(NO_FURTHER_RUNS, |fault| fault.message);
             Plan::Unassign { message: format!("{why}; the Run had not begun") }
         }
         _ => {
@@ -174,11 +189,22 @@ pub fn plan(run: &Run, pod: PodState, workspace: WorkspaceState, asked: Policy, 
 
 fn claimed(run: &Run, attempt: i32, fault: Fault) -> Plan {
     // What is being deleted is never placed again.
-    let retries = run.metadata.deletion_timestamp.is_none() && run.spec.retry_policy.clone().unwrap_or_default().allows_retry(attempt, fault.reason);
+    let is_kept = run.metadata.deletion_timestamp.is_none();
+    if is_kept && waits_for_its_attempt(run) {
+        return Plan::Retry { attempt, fault };
+    }
+    let retries = is_kept && run.spec.retry_policy.clone().unwrap_or_default().allows_retry(attempt, fault.reason);
     match attempt.checked_add(1).filter(|_| retries) {
         Some(next) => Plan::Retry { attempt: next, fault },
         None => Plan::End { phase: "Failed", attempt, fault },
     }
+}
+
+/// Whether it is in the pause before an attempt in place: that was granted by what came before, and has not begun.
+fn waits_for_its_attempt(run: &Run) -> bool {
+    let conditions = run.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+    let is_over = find(conditions, run_condition::RUNNING).is_some_and(|condition| condition.status == "False");
+    is_over && run.attempt() > 1 && *run.phase() == RunPhase::Running
 }
 
 fn ended(run: &Run, wall_ms: i64) -> Plan {

@@ -22,6 +22,8 @@ struct Tracked {
     terminating: bool,
     ready: bool,
     liveness: Liveness,
+    /// What its Runs were last woken for.
+    told: Life,
     /// A timer is running.
     armed: bool,
 }
@@ -49,7 +51,8 @@ impl Pods {
             armed = effect.look_again.is_some();
         }
         self.by_uid.insert(uid.clone(), key.clone());
-        self.by_key.insert(key.clone(), Tracked { uid: uid.clone(), terminating: read.signs.terminating, ready: read.signs.ready, liveness, armed });
+        let told = same.map_or(Life::Well, |old| old.told);
+        self.by_key.insert(key.clone(), Tracked { uid: uid.clone(), terminating: read.signs.terminating, ready: read.signs.ready, liveness, told, armed });
         effect
     }
 
@@ -61,9 +64,9 @@ impl Pods {
     /// The timer of a Pod fired.
     pub fn fired(&mut self, key: &ObjectKey, now: Now) -> Effect {
         let Some(pod) = self.by_key.get_mut(key) else { return Effect::default() };
-        let look_again = until_worse(pod.liveness, now);
+        let (life, look_again) = (pod.liveness.life(now), until_worse(pod.liveness, now));
         pod.armed = look_again.is_some();
-        Effect { wake: pod.liveness.life(now) != Life::Well, look_again }
+        Effect { wake: std::mem::replace(&mut pod.told, life) != life && life != Life::Well, look_again }
     }
 
     /// What the cache says of the Pod of that name for a Run that is assigned to it.
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(pods.fired(&p, now(30_001)), Effect { wake: true, look_again: after(25_000) });
         assert_eq!(pods.state(&p, Some("u"), now(30_001)), PodState::Cordoned);
         pods.applied(&p, &u, cordoned(40_000), now(40_000));
-        assert_eq!(pods.fired(&p, now(55_001)), Effect { wake: true, look_again: after(15_000) });
+        assert_eq!(pods.fired(&p, now(55_001)), Effect { wake: false, look_again: after(15_000) }, "they know");
         pods.applied(&p, &u, beat(60_000), now(60_000));
         assert_eq!(pods.state(&p, Some("u"), now(60_000)), PodState::Well);
         assert_eq!(pods.fired(&p, now(70_001)), Effect { wake: false, look_again: after(20_000) });

@@ -1,6 +1,7 @@
 //! THE answer to "is the agent of this Pod lost?", for whoever takes Runs away from Pods.
 //!
-//! Rule: reference §3.9 (not ready, or without a heartbeat, for more than 30 s), by our own watching alone; a heartbeat that says "Cordoned" is one (ADR 0044). Placement may be wrong about a Pod for a
+//! Rule: reference §3.9 (not ready, or without a heartbeat, for more than 30 s), by our own watching alone; a heartbeat that says
+//! "Cordoned" is one (ADR 0044). Placement may be wrong about a Pod for a
 //! moment, and a Run then goes elsewhere; whoever ends a Run must not be. So no clock of an agent or node counts, and what was
 //! not watched for 30 s is not lost: a controller that starts, or a skewed clock, kills nothing.
 
@@ -17,6 +18,8 @@ pub struct Liveness {
     last_voice_mono_ms: u64,
     /// It was Ready and its heartbeat condition True.
     well: bool,
+    /// It was Ready and its heartbeat said that it takes Runs, or that it goes on with those it has.
+    lives: bool,
     /// `lastProbeTime` of the heartbeat.
     probe_time_ms: Option<i64>,
 }
@@ -36,18 +39,16 @@ impl Liveness {
     /// Folds what was just read of a Pod into what was known of it.
     pub fn observe(previous: Option<Self>, signs: PodSigns, now: Now) -> Self {
         let PodSigns { ready, heartbeat_true, cordoned, probe_time_ms, .. } = signs;
-        let well = ready && heartbeat_true;
-        let beat = previous.is_some_and(|previous| previous.probe_time_ms != probe_time_ms);
-        let is_sign = match previous {
-            None => true,
-            Some(previous) if well => !previous.well || beat,
-            Some(previous) => previous.well,
+        let (well, lives) = (ready && heartbeat_true, ready && (heartbeat_true || cordoned));
+        let Some(previous) = previous else {
+            return Self { last_sign_mono_ms: now.mono_ms, last_voice_mono_ms: now.mono_ms, well, lives, probe_time_ms };
         };
-        let is_voice = is_sign || (ready && cordoned && beat);
-        let since = |is_new: bool, last: fn(Self) -> u64| previous.filter(|_| !is_new).map_or(now.mono_ms, last);
-        let last_sign_mono_ms = since(is_sign, |previous| previous.last_sign_mono_ms);
-        let last_voice_mono_ms = since(is_voice, |previous| previous.last_voice_mono_ms);
-        Self { last_sign_mono_ms, last_voice_mono_ms, well, probe_time_ms }
+        let has_beaten = previous.probe_time_ms != probe_time_ms;
+        // A sign is a new heartbeat while it holds, and the moment at which it comes or goes.
+        let last = |is: bool, was: bool, last_ms: u64| if is != was || (is && has_beaten) { now.mono_ms } else { last_ms };
+        let last_sign_mono_ms = last(well, previous.well, previous.last_sign_mono_ms);
+        let last_voice_mono_ms = last(lives, previous.lives, previous.last_voice_mono_ms).max(last_sign_mono_ms);
+        Self { last_sign_mono_ms, last_voice_mono_ms, well, lives, probe_time_ms }
     }
 
     /// What it is now.
@@ -130,6 +131,12 @@ mod tests {
                 vec![(0, true, "yes", Some(0)), (6_000, false, "cordoned", Some(6)), (12_000, false, "cordoned", Some(12))],
                 None,
                 36_001,
+            ),
+            (
+                "cordoned, and then not ready",
+                vec![(0, true, "cordoned", Some(0)), (5_000, true, "cordoned", Some(5)), (9_000, false, "cordoned", Some(5))],
+                Some(30_001),
+                39_001,
             ),
             ("cordoned, and silent", vec![(0, true, "yes", Some(0)), (6_000, true, "cordoned", Some(6)), (12_000, true, "cordoned", Some(6))], None, 36_001),
             ("cordoned for a while", vec![(0, true, "cordoned", Some(0)), (9_000, true, "cordoned", Some(9)), (20_000, true, "yes", Some(20))], None, 50_001),

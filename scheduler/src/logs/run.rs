@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow};
 use berth_api::constants::LABEL_RUNTIME;
 use berth_api::run::Run;
 use berth_runtime::apiclient::{CallError, Limits, connect};
@@ -116,6 +116,11 @@ impl<'a> Logs<'a> {
         run.with_context(|| format!("Run {namespace}/{name} not found"))
     }
 
+    /// There is no output, and why.
+    fn on_no_pod(&self, run: &Run) -> anyhow::Error {
+        anyhow!("Run {}/{} is {} and was on no Pod{}", self.namespace, self.name, run.phase(), why(run))
+    }
+
     /// Everything there is: of the Pod it is on, and after a retry of every Pod of its Runtime that may have had it.
     async fn print(&self, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<()> {
         let run = self.run().await?;
@@ -126,7 +131,7 @@ impl<'a> Logs<'a> {
             names.extend(self.pods.list(&of_runtime).await.map_err(CallError::from).context("cannot list Pods")?.iter().map(ResourceExt::name_any));
         }
         if names.is_empty() {
-            bail!("Run {}/{} is {} and was on no Pod yet{}", self.namespace, self.name, run.phase(), why(&run));
+            return Err(self.on_no_pod(&run));
         }
         let uid = run.uid().unwrap_or_default();
         let mut lines = Vec::new();
@@ -171,13 +176,14 @@ impl<'a> Logs<'a> {
             let pod = run.status.as_ref().and_then(|status| status.assigned_pod.clone());
             let is_all = match pod {
                 Some(pod) => self.follow_on(&run, &pod, &mut printed, out, err).await?,
+                None if run.phase().is_terminal() => return Err(self.on_no_pod(&run)),
                 None => {
-                    let waits = format!("Run {} is {} and on no Pod{}", self.name, run.phase(), why(&run));
-                    if waits != told && !run.phase().is_terminal() {
+                    let waits = self.on_no_pod(&run).to_string();
+                    if waits != told {
                         writeln!(err, "{waits}")?;
                         told = waits;
                     }
-                    run.phase().is_terminal()
+                    false
                 }
             };
             if is_all {
@@ -190,7 +196,7 @@ impl<'a> Logs<'a> {
     /// Follows the log of one Pod; true if the Run has ended and all of it is printed, false if there is reason to look again.
     async fn follow_on(&self, run: &Run, name: &str, printed: &mut Printed, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<bool> {
         let uid = run.uid().unwrap_or_default();
-        let Some(pod) = self.pods.get_opt(name).await.map_err(CallError::from)? else {
+        let Some(pod) = self.pods.get_opt(name).await.map_err(CallError::from).with_context(|| format!("cannot get Pod {name}"))? else {
             if run.phase().is_terminal() {
                 writeln!(err, "warning: Pod {name} is gone, and its log with it")?;
             }

@@ -42,11 +42,14 @@ pub struct WatchConfig {
     pub timeout_s: u32,
     /// Between failing attempts.
     pub backoff: Backoff,
+    /// After failing for that long it lists anew instead of watching on, so that it is known at once when it works again: a watch
+    /// says nothing until something changes. For narrow watches: a list costs what it holds.
+    pub list_after: Option<Duration>,
 }
 
 impl Default for WatchConfig {
     fn default() -> Self {
-        Self { namespace: None, labels: None, fields: None, page_size: 500, timeout_s: 120, backoff: Backoff::WATCHES }
+        Self { namespace: None, labels: None, fields: None, page_size: 500, timeout_s: 120, backoff: Backoff::WATCHES, list_after: None }
     }
 }
 
@@ -146,8 +149,8 @@ impl<T: Send + Sync + 'static> Watch<T> {
                         failures = Failures::default();
                     }
                     let delay = failures.delay(&error, config.backoff);
-                    self.failed(&error, delay);
-                    if expired {
+                    let failing_for = self.failed(&error, delay);
+                    if expired || config.list_after.is_some_and(|limit| failing_for >= limit) {
                         events.set(watcher(api.clone(), config.watcher()));
                     }
                     tokio::select! { () = stop.cancelled() => return, () = tokio::time::sleep(delay) => {} }
@@ -163,7 +166,8 @@ impl<T: Send + Sync + 'static> Watch<T> {
         lock(&self.shared.health).failing.is_some_and(|(_, until)| Instant::now() < until)
     }
 
-    fn failed(&self, error: &CallError, delay: Duration) {
+    /// Remembers an error; for how long it has been failing.
+    fn failed(&self, error: &CallError, delay: Duration) -> Duration {
         let now = Instant::now();
         let mut health = lock(&self.shared.health);
         health.errors += 1;
@@ -171,6 +175,7 @@ impl<T: Send + Sync + 'static> Watch<T> {
         health.failing = Some((since, now + delay + HEALTHY_AFTER));
         drop(health);
         tracing::warn!(informer = self.shared.name, %error, delay_ms = delay.as_millis(), "list or watch failed");
+        now.saturating_duration_since(since)
     }
 
     async fn event<K>(&mut self, event: Event<Raw<K>>, read: &(impl Fn(Value) -> Result<T, String> + Send + Sync))

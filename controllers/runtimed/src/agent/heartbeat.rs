@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use berth_api::capacity::Capacity;
 use berth_api::constants::{ANNOTATION_WORKSPACE_AGENT, POD_CONDITION_RUNTIMED_READY, reason};
+use berth_api::message::{bounded, one_line};
 use berth_runtime::apiclient::{CallError, get_uncached};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -17,7 +18,9 @@ use super::Agent;
 /// How often (reference kruntimes §2).
 pub const EVERY: Duration = Duration::from_secs(5);
 /// A watch that has failed for that long makes the agent blind: it says so.
-const BLIND_AFTER: Duration = Duration::from_secs(15);
+pub const BLIND_AFTER: Duration = Duration::from_secs(15);
+/// One that is blind for that long no longer speaks for the Runs it has.
+const BLIND_MAX: Duration = Duration::from_secs(300);
 /// Value of the annotation that says that this agent honours workspaces.
 const WORKSPACE_AGENT: &str = "v1";
 
@@ -33,8 +36,9 @@ pub struct Beat {
 }
 
 impl Beat {
+    /// Whoever the message comes from, it is one bounded line.
     fn not(reason: &'static str, message: String) -> Self {
-        Self { ready: false, reason, message }
+        Self { ready: false, reason, message: bounded(one_line(&message).into_owned()) }
     }
 }
 
@@ -61,11 +65,9 @@ pub async fn run(agent: Arc<Agent>, stop: CancellationToken) -> Result<(), Strin
         if !agent.is_synced() {
             continue;
         }
-        if agent.storage_problem().is_some() {
-            let store = agent.store.clone();
-            if let Ok(result) = tokio::task::spawn_blocking(move || store.probe()).await {
-                agent.storage_is(&result);
-            }
+        let store = agent.store.clone();
+        if let Ok(result) = tokio::task::spawn_blocking(move || store.probe()).await {
+            agent.storage_is(&result);
         }
         match send(&agent, &verdict(&agent), &mut said).await {
             Ok(pod) => agent.learn_of(&pod),
@@ -95,18 +97,20 @@ fn verdict(agent: &Agent) -> Beat {
     match (wrong, agent.locals.executing()) {
         (None, _) => Beat { ready: true, reason: reason::HEARTBEAT, message: "runtimed heartbeat is fresh".to_owned() },
         (Some(beat), 0) => beat,
+        // Whoever is blind for long hears of no cancel either.
+        (Some(beat), _) if agent.blind_for() > BLIND_MAX => beat,
         (Some(Beat { reason: why, message, .. }), executing) => Beat::not(reason::CORDONED, format!("{why}: {message}; Runs that go on: {executing}")),
     }
 }
 
 /// Why no further Run is to be placed here, if so.
-fn wrong(agent: &Agent) -> Option<Beat> {
+pub fn wrong(agent: &Agent) -> Option<Beat> {
     let survivors = agent.locals.survivors();
     let storage = || agent.storage_problem().map(|problem| Beat::not("StorageBroken", problem));
     let server = || agent.server.as_ref()?.problem().map(|problem| Beat::not("RuntimeServerUnavailable", problem));
     match () {
         () if agent.is_draining() => Some(Beat::not("Draining", "runtimed is stopping".to_owned())),
-        () if agent.blind_for() > BLIND_AFTER => Some(Beat::not("WatchFailing", "runtimed can't see which Runs are assigned to it".to_owned())),
+        () if agent.blind_for() > BLIND_AFTER => Some(Beat::not("WatchFailing", "runtimed can't see its Runs, or their workspaces".to_owned())),
         () if survivors > 0 => Some(Beat::not("ProcessesUnkillable", format!("{survivors} processes of ended Runs can't be killed"))),
         () => storage().or_else(server),
     }

@@ -129,7 +129,7 @@ impl Agent {
 
     /// Whether nothing new is claimed: the process is stopping, or something is wrong with the machine.
     pub fn claims_nothing(&self) -> bool {
-        self.is_draining() || self.cordoned.load(Ordering::SeqCst)
+        heartbeat::wrong(self).is_some()
     }
 
     /// Whether the Pod's object is gone, so that its Runs are others' to speak about.
@@ -150,14 +150,14 @@ impl Agent {
 
     /// Remembers that the volume refuses, or that it works.
     pub fn storage_is(&self, result: &std::io::Result<()>) {
-        let problem = result.as_ref().err().map(ToString::to_string);
+        let problem = result.as_ref().err().map(|error| format!("{}: {error}", self.store.root().display()));
         let changed = {
             let mut storage = berth_runtime::lock(&self.storage);
             std::mem::replace(&mut *storage, problem.clone()) != problem
         };
         if changed {
             match problem {
-                Some(problem) => tracing::error!(root = %self.store.root().display(), %problem, "the volume can't be written"),
+                Some(problem) => tracing::error!(%problem, "the volume can't be written"),
                 None => tracing::info!(root = %self.store.root().display(), "the volume can be written again"),
             }
             self.beat_now.notify_one();
@@ -202,7 +202,7 @@ async fn run(args: AgentArgs) -> anyhow::Result<()> {
     let store = match Store::open(&args.root) {
         Ok(store) => Arc::new(store),
         Err(error @ StoreError::Taken(_)) => return Err(Misconfigured(error.to_string()).into()),
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(anyhow::Error::from(error).context("--root")),
     };
     let shutdown = CancellationToken::new();
     listen_to_signals(shutdown.clone())?;
@@ -411,7 +411,8 @@ async fn identify(args: &AgentArgs, client: &Client) -> anyhow::Result<(Me, Pod)
     }
     let Some(runtime) = runtime_of(&pod).map(str::to_owned) else { return Err(wrong("it has no label `runtime`".to_owned()).into()) };
     if args.runtime_name.as_ref().is_some_and(|name| *name != runtime) {
-        return Err(wrong(format!("its label `runtime` is {runtime:?}, not --runtime-name")).into());
+        let wanted = args.runtime_name.as_deref().unwrap_or_default();
+        return Err(wrong(format!("its label `runtime` is {runtime:?}, not {wanted:?} as --runtime-name says")).into());
     }
     for (resource, value) in heartbeat::capacity_of(&pod).ignored {
         tracing::warn!(resource, value, "capacity annotation is no non-negative quantity; it is ignored");

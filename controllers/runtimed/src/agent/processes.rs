@@ -39,7 +39,7 @@ pub fn start(store: &Store, uid: &str, spec: &Spec) -> io::Result<Child> {
 }
 
 /// Waits until nothing of the Run runs any more; how it ended. `child` is the shim if this process started it.
-pub async fn ended(store: Arc<Store>, uid: String, child: Option<Child>) -> Exit {
+pub async fn ended(store: Arc<Store>, uid: String, child: Option<Child>, run_as: Option<(u32, u32)>) -> Exit {
     let state = store.state_dir(&uid);
     if let Some(mut child) = child {
         // Reaps it. An error leaves the lock to tell.
@@ -62,7 +62,9 @@ pub async fn ended(store: Arc<Store>, uid: String, child: Option<Child>) -> Exit
     };
     match exit {
         Some(exit) => exit,
-        None => Exit { outcome: Outcome::Lost, stderr_tail: String::new(), survivors: kill_orphans(&state, &job::outputs_variable(&store, &uid)).await },
+        None => {
+            Exit { outcome: Outcome::Lost, stderr_tail: String::new(), survivors: kill_orphans(&state, &job::outputs_variable(&store, &uid), run_as).await }
+        }
     }
 }
 
@@ -116,12 +118,31 @@ async fn wait_for(process: ProcessId) {
     }
 }
 
+/// Who was started with that variable, asked by a process of that user.
+async fn marked(mark: &str, run_as: Option<(u32, u32)>) -> Vec<ProcessId> {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["marked", mark]).current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());
+    if let Some((user, group)) = run_as {
+        command.uid(user).gid(group);
+    }
+    match command.output().await.map(|output| serde_json::from_slice(&output.stdout)) {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => not_marked(&error),
+        Err(error) => not_marked(&error),
+    }
+}
+
+fn not_marked(error: &dyn std::fmt::Display) -> Vec<ProcessId> {
+    tracing::warn!(%error, "can't look for what a killed shim has left outside its session");
+    Vec::new()
+}
+
 /// Kills what a shim that was itself killed has left, known by its session or by the variable `mark`; who outlives that.
-async fn kill_orphans(state: &Path, mark: &str) -> Vec<ProcessId> {
+async fn kill_orphans(state: &Path, mark: &str, run_as: Option<(u32, u32)>) -> Vec<ProcessId> {
     let Some(leader) = holder(state) else { return Vec::new() };
     let until = tokio::time::Instant::now() + KILL_WAIT;
     loop {
-        let left = tree::orphans(leader, mark);
+        let left = tree::orphans(leader, &marked(mark, run_as).await);
         if left.is_empty() || tokio::time::Instant::now() > until {
             return left;
         }

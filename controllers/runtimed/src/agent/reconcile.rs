@@ -160,11 +160,15 @@ pub fn follow(agent: Arc<Agent>, uid: String, child: Option<Child>) {
     tokio::spawn(async move {
         let exit = match &agent.server {
             Some(server) => server::ended(&agent, server, &uid, child).await,
-            None => processes::ended(agent.store.clone(), uid.clone(), child).await,
+            None => processes::ended(agent.store.clone(), uid.clone(), child, agent.args.run_as).await,
         };
         let Some(entry) = agent.locals.get(&uid) else { return };
         tracing::info!(run = entry.record.name, uid, attempt = entry.record.attempt, outcome = ?exit.outcome, "ended");
         agent.locals.update(&uid, |entry| entry.standing = Standing::Ended(exit));
+        if agent.claims_nothing() {
+            // Which says how many go on.
+            agent.beat_now.notify_one();
+        }
         agent.queue.add(ObjectKey::new(entry.record.namespace.as_str(), entry.record.name.as_str()));
     });
 }

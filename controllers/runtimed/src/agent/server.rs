@@ -190,12 +190,18 @@ impl RuntimeServer {
 /// Keeps asking the agent's server how it is, until `stop`; what changes is told with a heartbeat.
 pub async fn keep_asking(agent: Arc<Agent>, stop: CancellationToken) {
     let Some(server) = &agent.server else { return };
+    let (mut was_well, mut failures) = (None, 0);
     while let Some(health) = stop.run_until_cancelled(server.health()).await {
-        let problem = health.err();
-        let before = std::mem::replace(&mut *lock(&server.problem), problem.clone());
-        if before.is_some() != problem.is_some() {
+        let mut problem = health.err();
+        failures = if problem.is_some() { failures + 1 } else { 0 };
+        if failures == 1 && was_well == Some(true) {
+            // One answer that was lost is none yet.
+            problem = None;
+        }
+        lock(&server.problem).clone_from(&problem);
+        if was_well.replace(problem.is_none()) != Some(problem.is_none()) {
             match &problem {
-                Some(problem) => tracing::warn!(problem, "no Run is claimed"),
+                Some(problem) => tracing::warn!(problem, "no Run is claimed while the Runtime Server is away"),
                 None => tracing::info!(address = server.address, "the Runtime Server is there"),
             }
             agent.beat_now.notify_one();
@@ -209,7 +215,7 @@ pub async fn keep_asking(agent: Arc<Agent>, stop: CancellationToken) {
 
 /// Waits until nothing of the Run runs any more; how it ended. `child` is the shim that prepares, if this process started it.
 pub async fn ended(agent: &Arc<Agent>, server: &RuntimeServer, uid: &str, child: Option<Child>) -> Exit {
-    let prepared = processes::ended(agent.store.clone(), uid.to_owned(), child).await;
+    let prepared = processes::ended(agent.store.clone(), uid.to_owned(), child, agent.args.run_as).await;
     if prepared.outcome != Outcome::Exited(0) {
         return prepared;
     }
@@ -235,6 +241,7 @@ pub async fn ended(agent: &Arc<Agent>, server: &RuntimeServer, uid: &str, child:
 
 async fn look_until_ended(agent: &Agent, server: &RuntimeServer, uid: &str, order: &Order, stop: &CancellationToken, output: &mut Output) -> Outcome {
     let mut ending: Option<(Outcome, tokio::time::Instant)> = None;
+    let mut heard = tokio::time::Instant::now();
     loop {
         if ending.is_none() {
             let late = order.deadline_ms.is_some_and(|deadline| agent.clock.now().wall_ms >= deadline);
@@ -247,6 +254,7 @@ async fn look_until_ended(agent: &Agent, server: &RuntimeServer, uid: &str, orde
         match server.status(uid).await {
             Ok(None) => return ending.map_or(Outcome::Lost, |(why, _)| why),
             Ok(Some(reply)) => {
+                heard = tokio::time::Instant::now();
                 output.take(&reply);
                 output.print(false).await;
                 match (reply.state(), ending.take()) {
@@ -261,6 +269,9 @@ async fn look_until_ended(agent: &Agent, server: &RuntimeServer, uid: &str, orde
                 tracing::debug!(uid, %status, "Status");
                 if let Some((why, _)) = ending.take_if(|(_, since)| since.elapsed() > CANCEL_WITHIN) {
                     return why;
+                }
+                if heard.elapsed() > agent.args.runtime_lost_after {
+                    return Outcome::Lost;
                 }
             }
         }

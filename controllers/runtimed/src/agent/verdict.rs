@@ -163,8 +163,11 @@ fn check_git(url: &str, revision: Option<&str>) -> Result<(), String> {
     if user.is_some_and(|user| user.contains(':')) {
         return Err(format!("{FIELD}: a password in the URL is refused; give git a key in the Runtime Pod"));
     }
-    if url.contains(['\0', '\n']) || revision.is_some_and(|revision| revision.starts_with('-') || revision.contains(['\0', '\n'])) {
-        return Err("spec.source: repoURL or commitSHA is no text that git may be given".to_owned());
+    if url.contains(['\0', '\n']) {
+        return Err(format!("{FIELD}: a URL has no NUL and no end of line"));
+    }
+    if revision.is_some_and(|revision| revision.starts_with('-') || revision.contains(['\0', '\n'])) {
+        return Err("spec.source.commitSHA: a revision begins with no `-` and has no NUL and no end of line".to_owned());
     }
     Ok(())
 }

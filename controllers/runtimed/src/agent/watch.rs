@@ -1,5 +1,7 @@
 //! What the agent sees of the cluster: the Runs assigned to its Pod and the workspaces bound to it, and nothing else.
 
+use std::time::Duration;
+
 use berth_api::{PersistentWorkspace, Run, decode};
 use berth_runtime::apiclient::CallError;
 use berth_runtime::informer::WatchConfig;
@@ -7,6 +9,9 @@ use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, Resource};
 use serde_json::Value;
+
+/// Below [`BLIND_AFTER`](super::heartbeat::BLIND_AFTER): who says that it is blind says so no longer than it is.
+const LIST_AFTER: Duration = Duration::from_secs(10);
 
 /// An object of a watch; `None` in a watch that could not be narrowed, for one that is another Pod's.
 pub type Seen<T> = Option<Box<T>>;
@@ -18,7 +23,7 @@ pub type Seen<T> = Option<Box<T>>;
 pub async fn narrowed<K: Resource<DynamicType = ()>>(client: &Client, namespace: &str, field: &str, value: &str) -> Result<WatchConfig, CallError> {
     let fields = format!("{field}={value}");
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<K>(&()));
-    let all = WatchConfig { namespace: Some(namespace.to_owned()), ..WatchConfig::default() };
+    let all = WatchConfig { namespace: Some(namespace.to_owned()), list_after: Some(LIST_AFTER), ..WatchConfig::default() };
     match api.list(&ListParams::default().fields(&fields).limit(1)).await.map_err(CallError::from) {
         Ok(_) => Ok(WatchConfig { fields: Some(fields), ..all }),
         Err(CallError::Refused { code: 400, message, .. }) => {

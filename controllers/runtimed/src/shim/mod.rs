@@ -104,6 +104,9 @@ fn carry_out(spec: &Spec, supervisor: &mut Supervisor) -> Outcome {
         Ok(Ended::Stopped) => Outcome::Stopped,
         Ok(Ended::TimedOut) => Outcome::TimedOut,
         Ok(Ended::Refused(text)) => Outcome::NotStarted(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && program.path.exists() => {
+            Outcome::NotStarted(format!("{}: its interpreter, the program after #!, is not in this image", program.path.display()))
+        }
         Err(error) => Outcome::NotStarted(format!("{}: {error}", program.path.display())),
     }
 }

@@ -97,16 +97,16 @@ fn descendants_in(all: &[Stat], root: i32) -> Vec<Stat> {
     found
 }
 
-/// What a dead `leader` has left: the members of its session, without anybody's who got the number later; who was started with the
-/// variable `mark` (`NAME=value`), whatever session it is in; and all that these have started.
+/// What a dead `leader` has left: the members of its session, without anybody's who got the number later; those of `marked`, whatever
+/// session they are in; and all that these have started.
 ///
 /// A session's number is not given to a new process while a member lives. So if a process has that number and is not the
 /// leader, the session is empty. A process that has cleared its own environment, left the session, and outlived its parent is not found.
-pub fn orphans(leader: ProcessId, mark: &str) -> Vec<ProcessId> {
+pub fn orphans(leader: ProcessId, marked: &[ProcessId]) -> Vec<ProcessId> {
     let all = all();
     let reused = all.iter().any(|stat| stat.pid == leader.pid && stat.start_ticks != leader.start_ticks);
     let is_member = |stat: &Stat| !reused && stat.session == leader.pid && stat.pid != leader.pid;
-    let roots: Vec<Stat> = all.iter().filter(|stat| !stat.zombie && (is_member(stat) || is_marked(stat.pid, mark))).copied().collect();
+    let roots: Vec<Stat> = all.iter().filter(|stat| !stat.zombie && (is_member(stat) || marked.contains(&stat.id()))).copied().collect();
     let mut found: Vec<ProcessId> = roots.iter().map(Stat::id).collect();
     for root in roots {
         for process in descendants_in(&all, root.pid).iter().map(Stat::id) {
@@ -118,9 +118,13 @@ pub fn orphans(leader: ProcessId, mark: &str) -> Vec<ProcessId> {
     found
 }
 
-/// Whether a process was started with that variable. One whose environment can't be read is somebody else's.
-fn is_marked(pid: i32, mark: &str) -> bool {
-    std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()))
+/// Everybody who was started with the variable `mark` (`NAME=value`). To be asked as the user they run as: another one's environment
+/// can't be read, by root neither without `CAP_SYS_PTRACE`.
+pub fn marked(mark: &str) -> Vec<ProcessId> {
+    let has_it = |pid: i32| {
+        std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()))
+    };
+    all().iter().filter(|stat| !stat.zombie && has_it(stat.pid)).map(Stat::id).collect()
 }
 
 /// Signals that very process; true if it was there.

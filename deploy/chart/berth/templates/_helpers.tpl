@@ -77,6 +77,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and $.Values.watchNamespace (ne $.Values.watchNamespace $namespace) -}}
 {{- fail (printf "runtimes: %s is in namespace %s, but only watchNamespace (%s) is served" .name $namespace $.Values.watchNamespace) -}}
 {{- end -}}
+{{- $name := .name -}}
+{{- range .args -}}
+{{- if regexMatch "^--(pod-name|pod-namespace|pod-uid|runtime-name|root|run-as|kubeconfig|health-addr|log-format)(=|$)" . -}}
+{{- fail (printf "runtimes: %s: args: %s is the chart's own" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- range .env -}}
+{{- if has .name (list "POD_NAME" "POD_NAMESPACE" "POD_UID" "RUNTIME_NAME" "KUBECONFIG") -}}
+{{- fail (printf "runtimes: %s: env: %s is the agent's own" $name .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .volumes -}}
+{{- if has .name (list "workspace" "agent" "tmp") -}}
+{{- fail (printf "runtimes: %s: volumes: the name %s is the chart's own" $name .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range .volumeMounts -}}
+{{- if or (eq (clean .mountPath) "/") (regexMatch "^/+(workspace|tmp|runtimed\\.bin)(/|$)" (clean .mountPath)) -}}
+{{- fail (printf "runtimes: %s: volumeMounts: %s is the chart's own; neither /, nor /workspace, /tmp or /runtimed.bin or below" $name .mountPath) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- range $label, $_ := .Values.podLabels -}}
 {{- if hasKey (include "berth.labels" $ | fromYaml) $label -}}
