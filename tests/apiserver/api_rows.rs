@@ -7,7 +7,7 @@ use hyper::{Method, Request};
 use serde_json::{Value, json};
 
 use crate::row_server::{Server, differences};
-use crate::rows::{self, RUN};
+use crate::rows::{self, RUN, WORKSPACE};
 
 #[tokio::test]
 async fn the_api_server_gives_the_verdict_of_every_row() -> Result<()> {
@@ -63,12 +63,21 @@ async fn the_definitions_are_served_as_the_reference_says() -> Result<()> {
         assert_eq!(names, expected, "{selector}");
     }
 
-    let request = Request::get(format!("/apis/kruntimes.io/v1alpha1/namespaces/{namespace}/runs"))
-        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
-        .body(Vec::new())?;
-    let table: Value = client.request(request).await?;
-    let columns: Vec<&str> = table["columnDefinitions"].as_array().into_iter().flatten().filter_map(|column| column["name"].as_str()).collect();
+    let table = async |plural: &str| -> Result<(Vec<String>, Value)> {
+        let request = Request::get(format!("/apis/kruntimes.io/v1alpha1/namespaces/{namespace}/{plural}"))
+            .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+            .body(Vec::new())?;
+        let table: Value = client.request(request).await?;
+        let columns = table["columnDefinitions"].as_array().into_iter().flatten().filter_map(|column| column["name"].as_str().map(str::to_owned)).collect();
+        Ok((columns, table["rows"][0]["cells"].clone()))
+    };
+    let (columns, cells) = table("runs").await?;
     assert_eq!(columns, ["Name", "Phase", "Assigned Pod", "Runtime", "Age"]);
-    assert_eq!(table["rows"][0]["cells"].as_array().map(|cells| cells[..4].to_vec()), Some(vec![json!("a"), json!("Scheduled"), json!("p"), json!("bash")]));
+    assert_eq!(cells.as_array().map(|cells| &cells[..4]), Some(&[json!("a"), json!("Scheduled"), json!("p"), json!("bash")][..]));
+    let workspace = json!({"apiVersion": "kruntimes.io/v1alpha1", "kind": "PersistentWorkspace", "metadata": {"name": "w"}, "spec": {"runtime": "bash"}});
+    server.send(Method::POST, WORKSPACE, "", "", true, &workspace).await?.map_err(|status| anyhow::anyhow!(status.message))?;
+    let (columns, cells) = table("persistentworkspaces").await?;
+    assert_eq!(columns, ["Name", "Phase", "Runtime", "Bound Pod", "Available", "Last Used", "Age"]);
+    assert_eq!(cells.as_array().map(|cells| &cells[..3]), Some(&[json!("w"), json!(null), json!("bash")][..]));
     Ok(())
 }
