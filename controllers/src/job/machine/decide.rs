@@ -333,7 +333,13 @@ fn verdict(draft: &mut Draft<'_>, job: JobFacts<'_>, ending: &Ending) -> Verdict
             }
             let asked = draft.stop_reason().or((job.deleting || job.spec.desired_state == DesiredState::Cancelled).then_some(Failure::Cancelled));
             let failure = asked.unwrap_or(if code.is_some() { Failure::Disrupted } else { Failure::BackendLost });
-            Verdict { failure: Some(failure), message: message.clone(), result: code.and_then(|code| result(code, failure.as_str())) }
+            // Why it was stopped comes first; of a process that never began there is nothing to add.
+            let message = match draft.stop_message() {
+                Some(why) if draft.start_time().is_none() && code.is_none() => why.to_owned(),
+                Some(why) => format!("{why}; {message}"),
+                None => message.clone(),
+            };
+            Verdict { failure: Some(failure), message, result: code.and_then(|code| result(code, failure.as_str())) }
         }
         Ending::NeverStarted { failure, message } => Verdict { failure: Some(*failure), message: message.clone(), result: None },
     }

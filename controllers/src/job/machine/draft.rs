@@ -172,6 +172,11 @@ impl<'a> Draft<'a> {
         Some(Failure::parse(&condition.reason).unwrap_or(Failure::Cancelled))
     }
 
+    /// Why that stop was asked for, for people.
+    pub fn stop_message(&self) -> Option<&str> {
+        self.find(STOP_REQUESTED).filter(|condition| condition.status == "True").map(|condition| condition.message.as_str())
+    }
+
     /// Writes down that a stop was decided, and why; the first one counts.
     pub fn request_stop(&mut self, failure: Failure, message: &str) {
         if self.stop_reason().is_none() {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::super::*;
 use super::world::*;
-use crate::job::api::names::condition::{ACCEPTED, BACKEND_OBSERVED, SCHEDULED, STOP_REQUESTED};
+use crate::job::api::names::condition::{ACCEPTED, BACKEND_OBSERVED, SCHEDULED, STOP_REQUESTED, SUCCEEDED};
 use crate::job::reason::NotAccepted;
 
 fn words(status: &str, reason: &str) -> (String, String) {
@@ -109,6 +109,8 @@ fn backend_image_pull_or_provisioning_failure() {
     world.run();
     assert_eq!((world.state(), world.succeeded()), (State::Failed, words("False", "ImagePullFailed")));
     let status = world.status.clone().unwrap();
+    let told = status.conditions.iter().find(|condition| condition.type_ == SUCCEEDED).unwrap();
+    assert_eq!(told.message, "not found", "the cause, not how the Pod went");
     assert_eq!((status.start_time, status.completion_time.map(|time| time.0), world.begun), (None, Some(world.now), 0));
 
     // A backend that refuses for good, before there is an execution.
