@@ -10,10 +10,10 @@ BUILD := cargo build --locked --workspace --bin berth --bin runtimed
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver e2e bench-e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust
 
 help: ## Lists the targets
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: rust ## Places an example job with reasons, then a burst of 10,000 Runs; needs no cluster
 	$(BUILD)
@@ -48,15 +48,20 @@ apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" 
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
 
-e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, containerd), as root: the chart, the images, examples/ci-data-sharing
+e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, containerd), as root: examples/ci-data-sharing by the chart; Jobs, and the deaths of the node's services
 	$(BUILD)
 	$(TEST) --test e2e -- --nocapture $(ARGS)
 
-jobs-long: controlplane ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, 10,000 finished ones
+bench-e2e: controlplane helm ## On such a node: Jobs beside bare batch/v1 Jobs, 100 at once; rate, latency of the start, own writes
+	$(BUILD)
+	BERTH_BENCH_JOBS=100 $(TEST) --test e2e -- bench_of_jobs --nocapture
+
+jobs-long: controlplane helm ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, also on a real node, 10,000 finished ones
 	$(BUILD)
 	BERTH_HOSTILE_PATCHES=20000 $(TEST) --package berth-tests --test apiserver -- job_hostile --nocapture
 	BERTH_JOBS_UNDER_FAULTS=1000 BERTH_CANCELS_UNDER_FAULTS=300 $(TEST) --package berth-tests --test apiserver -- job_faults::two_leaders --nocapture
 	BERTH_FINISHED_JOBS=10000 $(TEST) --package berth-tests --test apiserver -- job_rest --nocapture
+	BERTH_JOBS_ON_NODE=1000 $(TEST) --test e2e -- jobs_tell --nocapture
 	PROPTEST_CASES=100000 $(TEST) --package berth-controllers --lib -- job::machine::tests::properties
 
 bench: rust ## What a placement costs: fails above the promised limits of time and memory; then criterion, one world at a time

@@ -29,17 +29,12 @@ pub async fn plane() -> Result<&'static ControlPlane> {
         .get_or_try_init(|| async {
             let plane = ControlPlane::start_with_crds(Options { controller_manager: true, ..Options::default() }).await?;
             install_policies(&plane.admin()?).await?;
-            // The mutating ones need the Job's schema, which the API server publishes a little after the CRD; until then it refuses Jobs.
-            let jobs: Api<Job> = Api::namespaced(plane.admin()?, "default");
-            let job = serde_json::from_value(json!({"metadata": {"name": "first"}, "spec": {"task": {"image": "i"}}}))?;
-            let dry = PostParams { dry_run: true, ..PostParams::default() };
-            until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok()) }).await?;
             Ok(plane)
         })
         .await
 }
 
-/// Applies the admission policies of deploy/jobs, as the chart does.
+/// Applies the admission policies of deploy/jobs, as the chart does, and waits until they let Jobs pass.
 pub async fn install_policies(client: &Client) -> Result<()> {
     for file in ["validating-policies.yaml", "mutating-policies.yaml"] {
         let text = std::fs::read_to_string(checkout().join("deploy/jobs").join(file))?;
@@ -54,7 +49,11 @@ pub async fn install_policies(client: &Client) -> Result<()> {
                 .with_context(|| format!("{} {}", object["kind"], object["metadata"]["name"]))?;
         }
     }
-    Ok(())
+    // The mutating ones need the Job's schema, which the API server publishes a little after the CRD; until then it refuses Jobs.
+    let jobs: Api<Job> = Api::namespaced(client.clone(), "default");
+    let job = serde_json::from_value(json!({"metadata": {"name": "first"}, "spec": {"task": {"image": "i"}}}))?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok()) }).await.map(drop)
 }
 
 /// The account of a release of the chart with Jobs on: every right that it grants, and no other.
@@ -63,13 +62,17 @@ async fn account() -> Result<&'static Account> {
     ACCOUNT
         .get_or_try_init(|| async {
             let plane = plane().await?;
-            let namespace = plane.namespace("job-release").await?;
-            let mut objects = Helm::new()?.rendered("jobs", &namespace, &json!({"jobs": {"enabled": true}, "crds": {"install": false}}))?;
-            let is_right = |kind: &str| matches!(kind, "ServiceAccount" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding");
-            objects.retain(|object| object["kind"].as_str().is_some_and(is_right));
-            Account::install(plane, &namespace, &objects).await
+            account_of(plane, &plane.namespace("job-release").await?).await
         })
         .await
+}
+
+/// The account of such a release in `namespace`.
+pub async fn account_of(plane: &ControlPlane, namespace: &str) -> Result<Account> {
+    let mut objects = Helm::new()?.rendered("jobs", namespace, &json!({"jobs": {"enabled": true}, "crds": {"install": false}}))?;
+    let is_right = |kind: &str| matches!(kind, "ServiceAccount" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding");
+    objects.retain(|object| object["kind"].as_str().is_some_and(is_right));
+    Account::install(plane, namespace, &objects).await
 }
 
 /// The process that carries all Jobs of [`plane`], with the rights of that account.
@@ -231,30 +234,12 @@ impl<'p> World<'p> {
 
     /// Every state of every Job of the namespace from now on; [`History::end`] holds each change against the invariants.
     pub fn history(&self) -> History {
-        let jobs = self.jobs.clone();
-        let (sender, states) = tokio::sync::mpsc::unbounded_channel();
-        let task = tokio::spawn(async move {
-            let mut events = watcher(jobs, watcher::Config::default()).default_backoff().boxed();
-            while let Some(event) = events.next().await {
-                if let Ok(Event::Apply(job) | Event::InitApply(job)) = event
-                    && let Ok(job) = serde_json::to_value(&job)
-                    && sender.send(job).is_err()
-                {
-                    return;
-                }
-            }
-        });
-        History { states, task }
+        History::of(self.jobs.clone())
     }
 
     /// Nothing that the process asked for was refused for want of a right.
     pub async fn nothing_was_refused(&self) -> Result<()> {
-        let user = &account().await?.user;
-        let requests = self.plane.audit().requests()?;
-        // A policy may refuse what it is there to refuse; the process asks for none of that.
-        let refused: Vec<_> = requests.iter().filter(|request| request.user == *user && request.code == 403).collect();
-        ensure!(refused.is_empty() && requests.iter().any(|request| request.user == *user), "{refused:?}");
-        Ok(())
+        nothing_was_refused(self.plane, &account().await?.user)
     }
 
     /// Own writes of the process about this namespace, by verb, resource and code, Events apart.
@@ -272,6 +257,15 @@ impl<'p> World<'p> {
     }
 }
 
+/// Nothing that `user` asked for was refused for want of a right.
+pub fn nothing_was_refused(plane: &ControlPlane, user: &str) -> Result<()> {
+    let requests = plane.audit().requests()?;
+    // A policy may refuse what it is there to refuse; the process asks for none of that.
+    let refused: Vec<_> = requests.iter().filter(|request| request.user == user && request.code == 403).collect();
+    ensure!(refused.is_empty() && requests.iter().any(|request| request.user == user), "{refused:?}");
+    Ok(())
+}
+
 /// What was seen of Jobs.
 pub struct History {
     states: tokio::sync::mpsc::UnboundedReceiver<Value>,
@@ -279,6 +273,23 @@ pub struct History {
 }
 
 impl History {
+    /// Every state of these Jobs from now on.
+    pub fn of(jobs: Api<Job>) -> Self {
+        let (sender, states) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            let mut events = watcher(jobs, watcher::Config::default()).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                if let Ok(Event::Apply(job) | Event::InitApply(job)) = event
+                    && let Ok(job) = serde_json::to_value(&job)
+                    && sender.send(job).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Self { states, task }
+    }
+
     /// Ends it; fails if a change broke an invariant. Answers how many changes there were.
     pub fn end(mut self) -> Result<usize> {
         self.task.abort();

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 use berth_tests::controlplane::{ADMIN, ControlPlane, checkout};
 use berth_tests::helm::{Helm, RELEASE, chart, documents, path};
-use berth_tests::node::{Node, options};
+use berth_tests::image::Image;
+use berth_tests::node::{Node, PAUSE, options};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::process::Scratch;
 use berth_tests::release;
@@ -35,7 +36,7 @@ impl Cluster {
         let scratch = Scratch::new("images")?;
         let images = images(&scratch).await?;
         let plane = ControlPlane::start(options()).await?;
-        let node = Node::start(&plane, &images).await?;
+        let node = Node::start(&plane, &images, None).await?;
         Ok(Self { node, plane, helm: Helm::new()? })
     }
 
@@ -93,17 +94,17 @@ impl Cluster {
         let statuses = statuses.await.unwrap_or_else(|error| error.to_string());
         format!("{statuses}\n{}", self.node.logs())
     }
-
-    /// `berth` on this cluster: exit code, stdout, stderr.
-    pub async fn berth(&self, args: &[&str]) -> Result<(i32, String, String)> {
-        let mut command = tokio::process::Command::new(berth_tests::berth::binary()?);
-        command.args(args).arg("--kubeconfig").arg(self.plane.kubeconfig(ADMIN)?).stdin(Stdio::null());
-        let output = command.output().await?;
-        Ok((output.status.code().unwrap_or(-1), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
-    }
 }
 
-/// Both images of the project and the pause image, built by an engine that is gone afterwards.
+/// `berth` on a cluster: exit code, stdout, stderr.
+pub async fn berth(plane: &ControlPlane, args: &[&str]) -> Result<(i32, String, String)> {
+    let mut command = tokio::process::Command::new(berth_tests::berth::binary()?);
+    command.args(args).arg("--kubeconfig").arg(plane.kubeconfig(ADMIN)?).stdin(Stdio::null());
+    let output = command.output().await?;
+    Ok((output.status.code().unwrap_or(-1), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+/// The pause image, and both images of the project, built by an engine that is gone afterwards.
 async fn images(scratch: &Scratch) -> Result<Vec<PathBuf>> {
     let engine = Engine::start().await?;
     for program in ["berth", "runtimed"] {
@@ -114,21 +115,10 @@ async fn images(scratch: &Scratch) -> Result<Vec<PathBuf>> {
             .output()?;
         ensure!(output.status.success(), "build.sh: {}", String::from_utf8_lossy(&output.stderr));
     }
-    pause(&engine, scratch.path())?;
     other(&engine, scratch.path())?;
     let file = scratch.path().join("images.tar");
-    engine.run(&["save", "--output", &path(&file), &format!("berth:{TAG}"), &format!("runtimed:{TAG}"), OTHER_IMAGE, "localhost/pause:1"])?;
-    Ok(vec![file])
-}
-
-fn pause(engine: &Engine, folder: &Path) -> Result<()> {
-    let context = folder.join("pause");
-    std::fs::create_dir(&context)?;
-    let output = Command::new("gcc").args(["-O2", "-static", "-s", "-o"]).arg(context.join("pause")).arg(checkout().join("tests/node/pause.c")).output()?;
-    ensure!(output.status.success(), "gcc: {}", String::from_utf8_lossy(&output.stderr));
-    std::fs::write(context.join("Dockerfile"), "FROM scratch\nCOPY pause /\nENTRYPOINT [\"/pause\"]\n")?;
-    engine.run(&["build", "--quiet", "--tag", "localhost/pause:1", &path(&context)])?;
-    Ok(())
+    engine.run(&["save", "--output", &path(&file), &format!("berth:{TAG}"), &format!("runtimed:{TAG}"), OTHER_IMAGE])?;
+    Ok(vec![file, Image::pause()?.archive(PAUSE, scratch)?])
 }
 
 fn other(engine: &Engine, folder: &Path) -> Result<()> {

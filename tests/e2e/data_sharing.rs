@@ -2,13 +2,14 @@
 
 use anyhow::{Context as _, Result, ensure};
 use berth_api::{PersistentWorkspace, Run};
+use berth_tests::node::Service;
 use berth_tests::poll::{PATIENCE, until};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, LogParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, OTHER_IMAGE};
+use crate::cluster::{Cluster, OTHER_IMAGE, berth};
 use crate::serve_world::{message, phase, run};
 
 const NAMESPACE: &str = "ci";
@@ -53,7 +54,7 @@ impl Ci {
     }
 
     async fn logs(&self, name: &str, more: &[&str]) -> Result<(i32, String, String)> {
-        self.cluster.berth(&[&["logs", "run", name, "-n", NAMESPACE], more].concat()).await
+        berth(&self.cluster.plane, &[&["logs", "run", name, "-n", NAMESPACE], more].concat()).await
     }
 }
 
@@ -228,11 +229,11 @@ async fn a_crash_of_the_agent_hurts_nobody(ci: &Ci) -> Result<()> {
 }
 
 async fn runs_go_on_without_the_kubelet(ci: &Ci) -> Result<()> {
-    ci.cluster.node.kill_kubelet()?;
+    ci.cluster.node.kill(Service::Kubelet)?;
     ci.script("kubeless", "sleep 1; echo fine=1 >> $KRUNTIME_OUTPUTS", json!({})).await?;
     let run = ci.ended("kubeless").await?;
     ensure!(phase(&run) == "Succeeded", "{}", message(&run));
-    ci.cluster.node.start_kubelet()
+    ci.cluster.node.let_back(Service::Kubelet)
 }
 
 /// Deletes a Pod whose log somebody has just begun to follow, when all of it is surely read.

@@ -6,6 +6,10 @@ mod data_sharing;
 #[path = "../deploy/engine.rs"]
 #[allow(dead_code, reason = "each suite uses its part")]
 mod engine;
+#[path = "../apiserver/job_world.rs"]
+#[allow(dead_code, reason = "each suite uses its part of the world")]
+mod job_world;
+mod jobs;
 #[path = "../apiserver/serve_world.rs"]
 #[allow(dead_code, reason = "each suite uses its part of the world")]
 mod serve_world;

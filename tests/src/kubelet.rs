@@ -62,7 +62,7 @@ impl Kubelet {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             other => drop(other.context("the node")?),
         }
-        beat(&nodes).await?;
+        beat(&nodes, NODE).await?;
         let end = CancellationToken::new();
         let pods: Api<Pod> = Api::namespaced(client, namespace);
         let seen = Arc::<Counters>::default();
@@ -120,17 +120,18 @@ fn status(phase: &str, state: &Value) -> Value {
     json!({"phase": phase, "containerStatuses": [container]})
 }
 
-async fn beat(nodes: &Api<Node>) -> Result<()> {
+/// Tells that a node is Ready now.
+pub(crate) async fn beat(nodes: &Api<Node>, name: &str) -> Result<()> {
     let condition =
         json!({"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": now(), "lastTransitionTime": now()});
-    nodes.patch_status(NODE, &PatchParams::default(), &Patch::Strategic(json!({"status": {"conditions": [condition]}}))).await?;
+    nodes.patch_status(name, &PatchParams::default(), &Patch::Strategic(json!({"status": {"conditions": [condition]}}))).await?;
     Ok(())
 }
 
 async fn heartbeats(nodes: Api<Node>, end: CancellationToken) {
     while end.run_until_cancelled(tokio::time::sleep(HEARTBEAT)).await.is_some() {
         // The next one is soon enough.
-        let _ = beat(&nodes).await;
+        let _ = beat(&nodes, NODE).await;
     }
 }
 

@@ -12,10 +12,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::Api;
+use kube::api::PostParams;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::controlplane::{ControlPlane, NODE, Options, SCHEDULER, binaries, checkout};
+use crate::kubelet;
 use crate::poll::until;
 use crate::process::{Guarded, Scratch, free_port, tail};
 
@@ -23,6 +25,8 @@ use crate::process::{Guarded, Scratch, free_port, tail};
 const PODS: &str = "10.88.7";
 /// Service addresses; the API server's is the first.
 pub const SERVICES: &str = "10.88.8.0/24";
+/// What every Pod of the node begins with.
+pub const PAUSE: &str = "localhost/pause:1";
 /// The ClusterIP of service `kubernetes`.
 pub const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 88, 8, 1);
 /// Cgroup hierarchies of version 1, where the machine has them.
@@ -45,6 +49,41 @@ pub fn options() -> Options {
     Options { controller_manager: true, node: true, ..Options::default() }
 }
 
+/// A service of the node that can be killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// The kubelet.
+    Kubelet,
+    /// The container runtime.
+    Containerd,
+}
+
+impl Service {
+    /// Its program and its configuration.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Kubelet => ("kubelet", "kubelet.yaml"),
+            Self::Containerd => ("containerd", "containerd.toml"),
+        }
+    }
+}
+
+/// Keeps Node `name` Ready, on which nothing is placed, for as long as what is returned lives. With all nodes lost a controller manager may stop
+/// evicting; with this one there it goes on.
+pub async fn another(plane: &ControlPlane, name: &'static str) -> Result<DropGuard> {
+    let nodes: Api<NodeObject> = Api::all(plane.admin()?);
+    let node = serde_json::json!({"metadata": {"name": name}, "spec": {"unschedulable": true}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+    let end = CancellationToken::new();
+    tokio::spawn(end.clone().run_until_cancelled_owned(async move {
+        loop {
+            let _ = kubelet::beat(&nodes, name).await; // the next one is soon enough
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }));
+    Ok(end.drop_guard())
+}
+
 /// A running node. Dropping it takes everything away that it made.
 pub struct Node {
     init: Option<Guarded>,
@@ -59,8 +98,9 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it with these images (docker-archive) and waits until it is Ready. One of them must be `localhost/pause:1`.
-    pub async fn start(plane: &ControlPlane, images: &[PathBuf]) -> Result<Self> {
+    /// Starts it with these images (docker-archive) and waits until it is Ready. One of them must be [`PAUSE`]. What it pulls from
+    /// docker.io comes from the registry on that loopback port.
+    pub async fn start(plane: &ControlPlane, images: &[PathBuf], docker_io: Option<u16>) -> Result<Self> {
         let id = std::process::id() % 100_000;
         let run = PathBuf::from(format!("/run/berth-{id}"));
         let only = File::create(std::env::temp_dir().join("berth-node.lock"))?;
@@ -75,14 +115,14 @@ impl Node {
             scratch: Scratch::new("node")?,
             end: CancellationToken::new(),
         };
-        node.begin(plane, images).await
+        node.begin(plane, images, docker_io).await
     }
 
-    async fn begin(mut self, plane: &ControlPlane, images: &[PathBuf]) -> Result<Self> {
+    async fn begin(mut self, plane: &ControlPlane, images: &[PathBuf], docker_io: Option<u16>) -> Result<Self> {
         std::fs::create_dir_all(&self.run).context("a node needs root")?;
         self.network()?;
         self.cgroups()?;
-        self.files(plane, images)?;
+        self.files(plane, images, docker_io)?;
         let listener = TcpListener::bind((API_SERVER, 443)).await.context("the service address")?;
         tokio::spawn(self.end.clone().run_until_cancelled_owned(forward(listener, plane.port())));
 
@@ -128,23 +168,28 @@ impl Node {
         self.dir().join("kubelet/pods").join(pod_uid).join("volumes/kubernetes.io~empty-dir").join(volume)
     }
 
-    /// Kills the kubelet with SIGKILL; it stays down until [`Node::start_kubelet`].
-    pub fn kill_kubelet(&self) -> Result<()> {
-        std::fs::write(self.dir().join("hold-kubelet"), "")?;
-        let config = self.dir().join("kubelet.yaml").display().to_string();
+    /// Kills it with SIGKILL; it stays down until [`Node::let_back`]. Containers go on.
+    pub fn kill(&self, service: Service) -> Result<()> {
+        let (program, configuration) = service.words();
+        std::fs::write(self.hold(service), "")?;
+        let configuration = self.dir().join(configuration).display().to_string();
         for process in std::fs::read_dir("/proc")?.flatten() {
             let arguments = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-            let arguments = String::from_utf8_lossy(&arguments);
-            if arguments.contains(&config) && arguments.contains("--hostname-override") && !arguments.starts_with("bash") {
+            let arguments: Vec<_> = arguments.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+            if arguments[0].ends_with(program) && arguments.iter().any(|argument| *argument == configuration) {
                 let _ = Command::new("kill").arg("-9").arg(process.file_name()).status();
             }
         }
         Ok(())
     }
 
-    /// Lets the kubelet come back.
-    pub fn start_kubelet(&self) -> Result<()> {
-        Ok(std::fs::remove_file(self.dir().join("hold-kubelet"))?)
+    /// Lets it come back.
+    pub fn let_back(&self, service: Service) -> Result<()> {
+        Ok(std::fs::remove_file(self.hold(service))?)
+    }
+
+    fn hold(&self, service: Service) -> PathBuf {
+        self.dir().join(format!("hold-{}", service.words().0))
     }
 
     fn network(&self) -> Result<()> {
@@ -168,11 +213,11 @@ impl Node {
         Ok(())
     }
 
-    fn files(&self, plane: &ControlPlane, images: &[PathBuf]) -> Result<()> {
+    fn files(&self, plane: &ControlPlane, images: &[PathBuf], docker_io: Option<u16>) -> Result<()> {
         let (dir, run) = (self.dir().display().to_string(), self.run.display().to_string());
         let write = |name: &str, text: String| self.scratch.write(name, text).map(|_| ());
-        for folder in ["fake", "images", "cni"] {
-            std::fs::create_dir(self.dir().join(folder))?;
+        for folder in ["fake", "images", "cni", "registries/docker.io"] {
+            std::fs::create_dir_all(self.dir().join(folder))?;
         }
         let mut list = String::new();
         for (number, (sysctl, value)) in SYSCTLS.iter().enumerate() {
@@ -184,13 +229,18 @@ impl Node {
             std::fs::copy(image, self.dir().join(format!("images/{number}.tar")))?;
         }
         write("address", format!("{PODS}.1"))?;
+        if let Some(port) = docker_io {
+            let host = format!("http://127.0.0.1:{port}");
+            write("registries/docker.io/hosts.toml", format!("server = \"{host}\"\n[host.\"{host}\"]\n  capabilities = [\"pull\", \"resolve\"]\n"))?;
+        }
         std::fs::copy(plane.kubeconfig(NODE)?, self.dir().join("node.kubeconfig"))?;
         write(
             "containerd.toml",
             format!(
                 "version = 2\nroot = \"{dir}/containerd\"\nstate = \"{run}/state\"\n[grpc]\n  address = \"{run}/c.sock\"\n\
-                 [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"localhost/pause:1\"\n  restrict_oom_score_adj = true\n\
+                 [plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = \"{PAUSE}\"\n  restrict_oom_score_adj = true\n\
                  [plugins.\"io.containerd.grpc.v1.cri\".cni]\n  bin_dir = \"/usr/lib/cni\"\n  conf_dir = \"{dir}/cni\"\n\
+                 [plugins.\"io.containerd.grpc.v1.cri\".registry]\n  config_path = \"{dir}/registries\"\n\
                  [plugins.\"io.containerd.internal.v1.opt\"]\n  path = \"{run}/opt\"\n"
             ),
         )?;
@@ -205,7 +255,8 @@ impl Node {
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
             "makeIPTablesUtilChains": false, "resolvConf": "", "imageGCHighThresholdPercent": 100, "podLogsDir": format!("{dir}/podlogs"), "maxPods": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi"},
-            "nodeStatusUpdateFrequency": "1s",
+            // Soon told of what changes, soon missed when it is gone; one slow pull holds up nobody else.
+            "nodeStatusUpdateFrequency": "1s", "nodeLeaseDurationSeconds": 4, "syncFrequency": "10s", "serializeImagePulls": false,
         });
         write("kubelet.yaml", kubelet.to_string())
     }

@@ -76,7 +76,12 @@ pub async fn apply(client: &Client, object: &Value) -> Result<()> {
     let object: DynamicObject = serde_json::from_value(object.clone())?;
     let types = object.types.clone().context("no kind")?;
     let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+    let kind = GroupVersionKind::gvk(group, version, &types.kind);
+    // Some kinds are plurals themselves.
+    let resource = match types.kind.ends_with("Parameters") {
+        true => ApiResource::from_gvk_with_plural(&kind, &types.kind.to_lowercase()),
+        false => ApiResource::from_gvk(&kind),
+    };
     let api: Api<DynamicObject> = match &object.metadata.namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
