@@ -201,7 +201,7 @@ async fn a_pod_whose_agent_says_that_it_goes_on_keeps_the_runs_it_has_and_loses_
     eprintln!("a Run that was not begun was sent back after {after:?}; 30 s are asked for");
     ensure!(after >= LOST - BEAT && after <= LOST * 3, "{after:?}");
     let begun = world.runs.get("begun").await?;
-    ensure!(phase(&begun) == "Running" && attempt(&begun) == Some(1), "{:?}", begun.status);
+    ensure!(phase(&begun) == "Running" && begun.attempt() == 1, "{:?}", begun.status);
     world.waits("unclaimed", &["1 without heartbeat"]).await?;
     ensure!(phase(&world.runs.get("cancelled").await?) == "Cancelled");
     // Silence is silence.

@@ -1,7 +1,6 @@
 //! `berth explain job`: where a Job stands, its whole timeline, and what to do next, from the object alone.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -12,7 +11,7 @@ use berth_controllers::job::api::resources::ResourceRequirements;
 use berth_controllers::job::api::status::{Execution, JobResult};
 use berth_controllers::job::machine::State;
 use berth_controllers::job::reason::{NotAccepted, Unfinished};
-use berth_runtime::apiclient::{CallError, Limits, connect};
+use berth_runtime::apiclient::{CallError, Limits};
 use clap::Args;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -86,8 +85,7 @@ pub struct Moment {
 pub fn run(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let job = runtime.block_on(async {
-        let client = connect(args.place.kubeconfig.as_deref(), Limits::default(), Arc::new(())).await?;
-        let (namespace, name) = args.place.of(client.default_namespace())?;
+        let (client, namespace, name) = args.place.find("Job", Limits::default()).await?;
         read(&Api::namespaced(client, &namespace), &namespace, &name).await
     })?;
     let told = tell(&job, Timestamp::now());

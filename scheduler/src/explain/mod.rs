@@ -21,11 +21,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use berth_framework::profile::Registry;
-use berth_runtime::apiclient::{Limits, connect};
+use berth_runtime::apiclient::Limits;
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use kube::Client;
@@ -103,10 +102,9 @@ pub fn run(args: &ExplainArgs, registry: &Registry, out: &mut dyn Write, err: &m
 }
 
 async fn explain(args: &RunArgs, registry: &Registry, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
+    let (client, namespace, name) = args.place.find("Run", Limits::default()).await?;
     let of_file = args.with_config.as_deref().map(|file| Rules::of_file(file, registry)).transpose()?;
     let server = Server::of(&args.server, args.place.kubeconfig.as_deref()).await?;
-    let client = connect(args.place.kubeconfig.as_deref(), Limits::default(), Arc::new(())).await?;
-    let (namespace, name) = args.place.of(client.default_namespace())?;
     let mut live = live::read(&client, &namespace, &name).await?;
     let mut rules = match of_file {
         Some(rules) => rules,

@@ -1,14 +1,13 @@
 //! `berth logs job`: what a Job's process has written, from the one Pod that its status records; followed to its end if asked for.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
 use berth_controllers::job::api::Job;
 use berth_controllers::job::api::names::{condition, reference};
-use berth_runtime::apiclient::{CallError, Limits, connect};
+use berth_runtime::apiclient::{CallError, Limits};
 use clap::Args;
 use futures::{AsyncRead, AsyncReadExt as _};
 use k8s_openapi::api::core::v1::Pod;
@@ -59,8 +58,7 @@ pub fn run(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 async fn print(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
     let limits =
         if args.follow { Limits { get: QUIET, silence: QUIET, ..Limits::default() } } else { Limits { get: Limits::default().list, ..Limits::default() } };
-    let client = connect(args.place.kubeconfig.as_deref(), limits, Arc::new(())).await?;
-    let (namespace, name) = args.place.of(client.default_namespace())?;
+    let (client, namespace, name) = args.place.find("Job", limits).await?;
     let jobs = Api::namespaced(client.clone(), &namespace);
     loop {
         let job = read(&jobs, &namespace, &name).await?;

@@ -5,14 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use berth_api::constants::LABEL_RUNTIME;
 use berth_api::run::Run;
-use berth_runtime::apiclient::{CallError, Limits, connect};
+use berth_runtime::apiclient::{CallError, Limits};
 use clap::Args;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,6 +20,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use crate::cli::EXIT_OK;
+use crate::explain::place::PlaceArgs;
 use crate::printable::one_line;
 
 /// The container that the agent runs in; a Pod without one of that name has its agent in the first.
@@ -39,17 +38,11 @@ Examples:
   berth logs run build-42 -n ci
   berth logs run build-42 -n ci -f      # until it has ended, also over retries on other Pods")]
 pub struct RunArgs {
-    /// Name of the Run
-    name: String,
-    /// Its namespace; else the one of the kubeconfig's context
-    #[arg(long, short)]
-    namespace: Option<String>,
+    #[command(flatten)]
+    place: PlaceArgs,
     /// Goes on until the Run has ended
     #[arg(long, short)]
     follow: bool,
-    /// Kubeconfig of the cluster; else KUBECONFIG, ~/.kube/config or the Pod's own account
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
 }
 
 /// One line of an agent's stdout. Everything else in the log is the agent's own.
@@ -85,9 +78,8 @@ impl Line {
 pub fn run(args: &RunArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let limits = Limits { get: LONG, silence: LONG, ..Limits::default() };
-        let client = connect(args.kubeconfig.as_deref(), limits, Arc::new(())).await?;
-        let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-        let logs = Logs::new(&client, &namespace, &args.name);
+        let (client, namespace, name) = args.place.find("Run", limits).await?;
+        let logs = Logs::new(&client, &namespace, &name);
         if args.follow { logs.follow(out, err).await } else { logs.print(out, err).await }
     })?;
     Ok(EXIT_OK)
