@@ -49,11 +49,12 @@ pub async fn install_policies(client: &Client) -> Result<()> {
                 .with_context(|| format!("{} {}", object["kind"], object["metadata"]["name"]))?;
         }
     }
-    // The mutating ones need the Job's schema, which the API server publishes a little after the CRD; until then it refuses Jobs.
+    // The mutating ones need the Job's schema, which the API server publishes a little after the CRD: first it heeds none of them, then it
+    // refuses Jobs, and then they work, which the finalizer shows.
     let jobs: Api<Job> = Api::namespaced(client.clone(), "default");
     let job = serde_json::from_value(json!({"metadata": {"name": "first"}, "spec": {"task": {"image": "i"}}}))?;
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok()) }).await.map(drop)
+    until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok().filter(|job| !job.finalizers().is_empty())) }).await.map(drop)
 }
 
 /// The account of a release of the chart with Jobs on: every right that it grants, and no other.
