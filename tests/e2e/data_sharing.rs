@@ -143,7 +143,7 @@ async fn output_can_be_read_and_followed(ci: &Ci) -> Result<()> {
     lines.sort_unstable();
     ensure!(lines == ["begin", "begin", "second", "to-stderr", "to-stderr"], "{out}");
     let (code, _, err) = ci.logs("no-such", &[]).await?;
-    ensure!(code == 1 && err.contains("Run no-such not found"), "{code}: {err}");
+    ensure!(code == 1 && err.contains("Run ci/no-such not found"), "{code}: {err}");
     Ok(())
 }
 

@@ -255,8 +255,8 @@ impl Node {
             "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
             "makeIPTablesUtilChains": false, "resolvConf": "", "imageGCHighThresholdPercent": 100, "podLogsDir": format!("{dir}/podlogs"), "maxPods": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1Gi", "imagefs.available": "1Gi"},
-            // Soon told of what changes, soon missed when it is gone; one slow pull holds up nobody else.
-            "nodeStatusUpdateFrequency": "1s", "nodeLeaseDurationSeconds": 4, "syncFrequency": "10s", "serializeImagePulls": false,
+            // Soon told of what changes, soon missed when it is gone; one slow pull, or many at once, hold up nobody else.
+            "nodeStatusUpdateFrequency": "1s", "nodeLeaseDurationSeconds": 4, "syncFrequency": "10s", "serializeImagePulls": false, "registryPullQPS": 0,
         });
         write("kubelet.yaml", kubelet.to_string())
     }
