@@ -57,9 +57,6 @@ pub struct Fault {
     pub message: &'static str,
 }
 
-/// Said of a Pod whose agent says that it goes on with the Runs it has.
-const NO_FURTHER_RUNS: &str = "assigned pod takes no further Runs";
-
 impl PodState {
     /// What a Pod is that is not terminating, by the signs of life it gives and its condition Ready.
     pub fn of(life: Life, ready: bool) -> Self {
@@ -81,6 +78,14 @@ impl PodState {
             Self::Terminating => fault(reason::POD_TERMINATING, "assigned pod is terminating"),
             Self::NotReady => fault(reason::POD_UNHEALTHY, "assigned pod is not ready"),
             Self::Silent => fault(reason::POD_UNHEALTHY, "assigned pod runtimed heartbeat is stale"),
+        }
+    }
+
+    /// Why a Run that has not begun is not to be on this Pod.
+    fn held_against(self) -> Option<Fault> {
+        match self {
+            Self::Cordoned => Some(Fault { reason: reason::POD_UNHEALTHY, message: "assigned pod takes no further Runs" }),
+            _ => self.fault(),
         }
     }
 
@@ -141,9 +146,9 @@ pub enum Plan {
 /// Whether anything may follow for a Run of that stage. Cheap and never wrong to say no: what is cached is asked this before anything is read.
 pub fn may_act(stage: Stage, cancel_requested: bool, pod: PodState, workspace: WorkspaceState, asked: Policy) -> bool {
     match stage {
-        Stage::Claimed => pod.fault().is_some() || pod == PodState::Cordoned,
+        Stage::Claimed => pod.held_against().is_some(),
         // While an agent is there that sees its Runs, it ends what is cancelled.
-        Stage::Scheduled if cancel_requested => pod.fault().is_some() || pod == PodState::Cordoned,
+        Stage::Scheduled if cancel_requested => pod.held_against().is_some(),
         Stage::Scheduled => !pod.is_asked_for(asked) || (asked.workspace && workspace == WorkspaceState::Refuses && pod != PodState::Inconsistent),
         Stage::Pending | Stage::Ended | Stage::Unknown => false,
     }
@@ -162,24 +167,16 @@ pub fn plan(run: &Run, pod: PodState, workspace: WorkspaceState, asked: Policy, 
         return Plan::Leave;
     }
     let attempt = run.attempt();
-    let is_executed = stage == Stage::Claimed && pod == PodState::Cordoned && !waits_for_its_attempt(run);
-    if is_executed {
+    // The agent goes on with what has begun. It begins nothing more: an attempt that waits is another Pod's to make.
+    if stage == Stage::Claimed && pod == PodState::Cordoned && !waits_for_its_attempt(run) {
         return Plan::Leave;
     }
     if cancel_requested {
         return Plan::End { phase: "Cancelled", attempt, fault: Fault { reason: reason::CANCELLED, message: "cancelled by user" } };
     }
-    let fault = match (stage, pod) {
-        // The agent begins nothing more: the attempt that waits is another Pod's to make.
-        (Stage::Claimed, PodState::Cordoned) => Some(Fault { reason: reason::POD_UNHEALTHY, message: NO_FURTHER_RUNS }),
-        _ => pod.fault(),
-    };
-    match (stage, fault) {
+    match (stage, pod.held_against()) {
         (Stage::Claimed, Some(fault)) => claimed(run, attempt, fault),
-        (_, fault) if !pod.is_asked_for(asked) => {
-            let why = fault.map_or(NO_FURTHER_RUNS, |fault| fault.message);
-            Plan::Unassign { message: format!("{why}; the Run had not begun") }
-        }
+        (_, Some(fault)) if !pod.is_asked_for(asked) => Plan::Unassign { message: format!("{}; the Run had not begun", fault.message) },
         _ => {
             let name = run.spec.workspace.as_ref().map_or("", |workspace| workspace.name.as_str());
             Plan::Unassign { message: format!("workspace {name} does not admit the Run on its assigned pod; the Run had not begun") }

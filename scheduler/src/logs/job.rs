@@ -18,12 +18,12 @@ use crate::cli::EXIT_OK;
 use crate::explain::job::read;
 use crate::explain::place::PlaceArgs;
 
+use super::patient;
+
 /// The container of the Job's own process; others were put into the Pod by somebody else.
 const CONTAINER: &str = "main";
 /// How often it is asked whether a process has begun.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// A process may be silent for as long as it likes.
-const QUIET: Duration = Duration::from_secs(365 * 86_400);
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -56,8 +56,7 @@ pub fn run(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
 }
 
 async fn print(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
-    let limits =
-        if args.follow { Limits { get: QUIET, silence: QUIET, ..Limits::default() } } else { Limits { get: Limits::default().list, ..Limits::default() } };
+    let limits = if args.follow { patient() } else { Limits { get: Limits::default().list, ..Limits::default() } };
     let (client, namespace, name) = args.place.find("Job", limits).await?;
     let jobs = Api::namespaced(client.clone(), &namespace);
     loop {

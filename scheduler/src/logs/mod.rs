@@ -4,7 +4,9 @@ mod job;
 mod run;
 
 use std::io::Write;
+use std::time::Duration;
 
+use berth_runtime::apiclient::Limits;
 use clap::{Args, Subcommand};
 
 /// Flags of `berth logs`.
@@ -20,6 +22,12 @@ enum What {
     Run(run::RunArgs),
     /// What a Job's process has written
     Job(job::JobArgs),
+}
+
+/// Of a log that is followed: its writer may be silent for as long as it likes.
+fn patient() -> Limits {
+    const LONG: Duration = Duration::from_secs(365 * 86_400);
+    Limits { get: LONG, silence: LONG, ..Limits::default() }
 }
 
 /// Prints it; answers the exit code.

@@ -23,14 +23,14 @@ use crate::cli::EXIT_OK;
 use crate::explain::place::PlaceArgs;
 use crate::printable::one_line;
 
+use super::patient;
+
 /// The container that the agent runs in; a Pod without one of that name has its agent in the first.
 const CONTAINER: &str = "runtimed";
 /// How often the Run is looked at while its output is followed.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After the end of the Run: how long the log may be silent before it counts as complete.
 const SILENCE: Duration = Duration::from_secs(2);
-/// A followed log may be silent for long: as good as no limit.
-const LONG: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "\
@@ -77,8 +77,7 @@ impl Line {
 /// The Run or the log can't be read.
 pub fn run(args: &RunArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let limits = Limits { get: LONG, silence: LONG, ..Limits::default() };
-        let (client, namespace, name) = args.place.find("Run", limits).await?;
+        let (client, namespace, name) = args.place.find("Run", patient()).await?;
         let logs = Logs::new(&client, &namespace, &name);
         if args.follow { logs.follow(out, err).await } else { logs.print(out, err).await }
     })?;

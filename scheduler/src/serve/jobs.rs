@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::{Client, Resource};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
 use super::metrics::jobs::JobsCollector;
@@ -155,16 +156,8 @@ where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Send + 'static,
     T: Send + Sync + 'static,
 {
-    let (informer, watch): (_, Watch<T>) = informer(name);
     let client = client.clone();
-    watches.push(Box::new(move |group: &mut Group| {
-        let stop = group.stop();
-        group.spawn(name, async move {
-            watch.run_with::<K>(client, config, read, stop).await;
-            Ok::<(), String>(())
-        });
-    }));
-    informer
+    started(name, watches, move |watch, stop| watch.run_with::<K>(client, config, read, stop))
 }
 
 fn cluster<K, T>(name: &'static str, client: &Client, read: fn(Value) -> Result<T, String>, watches: &mut Vec<Start>) -> Informer<T>
@@ -172,12 +165,21 @@ where
     K: Resource<DynamicType = (), Scope = ClusterResourceScope> + Send + 'static,
     T: Send + Sync + 'static,
 {
-    let (informer, watch): (_, Watch<T>) = informer(name);
     let client = client.clone();
+    started(name, watches, move |watch, stop| watch.run_cluster_with::<K>(client, WatchConfig::default(), read, stop))
+}
+
+/// An informer whose watch runs as a task of that name when its group is started.
+fn started<T, F>(name: &'static str, watches: &mut Vec<Start>, run: impl FnOnce(Watch<T>, CancellationToken) -> F + Send + 'static) -> Informer<T>
+where
+    T: Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (informer, watch) = informer(name);
     watches.push(Box::new(move |group: &mut Group| {
         let stop = group.stop();
         group.spawn(name, async move {
-            watch.run_cluster_with::<K>(client, WatchConfig::default(), read, stop).await;
+            run(watch, stop).await;
             Ok::<(), String>(())
         });
     }));
