@@ -13,14 +13,14 @@ use berth_tests::poll::{PATIENCE, stays, until};
 use berth_tests::proxy::{Fault, Proxy, Seen};
 use futures::StreamExt as _;
 use hyper::StatusCode;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::job_world::{A_WHILE, World, exit_code, succeeded, uid};
+use crate::job_world::{A_WHILE, World, condition, exit_code, succeeded, uid};
 use crate::random::Random;
 
 /// Later than the next process carries on.
@@ -225,6 +225,28 @@ async fn a_process_that_was_told_to_stop_did_not_end_by_itself_though_its_record
         ensure!(exit_code(&told) == Some(code), "{:?}", told.status);
     }
     history.end()?;
+    Ok(())
+}
+
+/// A quota that the native Job itself meets: it may pass, so it is told and tried again, until the class's grace is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_job_that_is_refused_is_told_and_given_up() -> Result<()> {
+    let plane = plane().await?;
+    let world = World::on(&plane, "job-refused", json!({}), json!({"createErrorGracePeriod": "3s"})).await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.client.clone(), &world.namespace);
+    let quota = serde_json::from_value(json!({"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}))?;
+    quotas.create(&Default::default(), &quota).await?;
+    until("the quota to be in force", PATIENCE, || async { Ok(quotas.get("none").await?.status.and_then(|status| status.hard)) }).await?;
+    let proxy = Proxy::start(&plane).await?;
+    let berth = serve(&plane, &proxy).await?;
+    world.job("refused", &["exit", "0"], json!({})).await?;
+    let refused = ("False".to_owned(), "BackendRefuses".to_owned());
+    let job = world.until("refused", "to tell of the quota", |job| condition(job, "Scheduled") == refused).await?;
+    let told = job.status.context("a status")?;
+    ensure!(told.conditions.iter().any(|condition| condition.message.contains("exceeded quota: none")), "{:?}", told.conditions);
+    let ended = world.succeeded("refused", "False", "BackendUnavailable").await?.status.context("a status")?;
+    ensure!((&ended.execution, &ended.start_time, &ended.result) == (&None, &None, &None), "{ended:?}");
+    berth.terminate().await?;
     Ok(())
 }
 

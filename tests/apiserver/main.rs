@@ -11,6 +11,7 @@ mod explain_queue;
 mod explain_rules;
 mod informer;
 mod job_api;
+mod job_classes;
 mod job_faults;
 mod job_hostile;
 mod job_kubernetes;

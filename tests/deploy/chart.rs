@@ -390,6 +390,20 @@ fn the_schema_of_the_values_knows_the_fields_of_a_configuration() -> Result<()> 
     Ok(())
 }
 
+/// Secrets and ConfigMaps that Jobs name are the node's to read (ADR 0054).
+#[test]
+fn no_right_of_the_chart_reads_what_jobs_refer_to() -> Result<()> {
+    let objects = Helm::new()?.rendered("jobs", "berth", &json!({"jobs": {"enabled": true}}))?;
+    let roles: Vec<&Value> = objects.iter().filter(|object| matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))).collect();
+    ensure!(roles.len() > 3, "{} roles", roles.len());
+    for rule in roles.iter().flat_map(|role| role["rules"].as_array().into_iter().flatten()) {
+        let is_about = |resource: &str| rule["resources"].as_array().into_iter().flatten().any(|named| named == resource);
+        // Its own configuration, by name.
+        ensure!(!is_about("*") && !is_about("secrets") && (!is_about("configmaps") || rule["resourceNames"].is_array()), "{rule}");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_crds_of_the_chart_are_those_of_deploy_crds() -> Result<()> {
     let objects = Helm::new()?.rendered("plain", "berth", &json!({"crds": {"keep": false}, "jobs": {"enabled": true}}))?;

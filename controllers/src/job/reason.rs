@@ -211,11 +211,32 @@ mod tests {
 
     #[test]
     fn every_reason_is_a_word_that_is_read_back() {
-        let words = [NotAccepted::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(), Failure::ALL.iter().map(|reason| reason.as_str()).collect()];
-        for word in words.iter().flatten().chain(&[VALID, BACKEND_CREATED, COMPLETED, OBSERVED, ERROR, OOM_KILLED]) {
+        let words: Vec<&str> = [
+            NotAccepted::ALL.iter().map(|reason| reason.as_str()).collect::<Vec<_>>(),
+            NotScheduled::ALL.iter().map(|reason| reason.as_str()).collect(),
+            Unfinished::ALL.iter().map(|reason| reason.as_str()).collect(),
+            Failure::ALL.iter().map(|reason| reason.as_str()).collect(),
+            Unobserved::ALL.iter().map(|reason| reason.as_str()).collect(),
+            ClassVerdict::ALL.iter().map(|reason| reason.as_str()).collect(),
+            Readiness::ALL.iter().map(|reason| reason.as_str()).collect(),
+        ]
+        .concat();
+        for word in words.iter().chain(&[VALID, BACKEND_CREATED, COMPLETED, OBSERVED, ERROR, OOM_KILLED]) {
             assert!(word.starts_with(|c: char| c.is_ascii_uppercase()) && word.chars().all(|c| c.is_ascii_alphanumeric()), "{word}");
         }
         assert!(Failure::ALL.iter().all(|reason| Failure::parse(reason.as_str()) == Some(*reason)));
         assert_eq!(Failure::parse("Other"), None);
+    }
+
+    /// Specification, "Conditions".
+    #[test]
+    fn the_specification_s_reasons_are_among_them() {
+        for word in ["Pending", "Scheduling", "Running", "ResultUnknown"] {
+            assert!(Unfinished::parse(word).is_some(), "{word}");
+        }
+        for word in ["ProcessFailed", "DeadlineExceeded", "Cancelled", "BackendLost"] {
+            assert!(Failure::parse(word).is_some(), "{word}");
+        }
+        assert_eq!((VALID, BACKEND_CREATED, COMPLETED), ("Valid", "BackendCreated", "Completed"));
     }
 }

@@ -21,7 +21,7 @@ pub async fn the_specification_s_example(world: &World) -> Result<()> {
         apply(&world.client, &object).await?;
     }
     world.secret("example-token", "Opaque", json!({"token": "canary-of-the-example"})).await?;
-    world.config_map("example-config", json!({"value": "x"})).await?;
+    world.config_map("example-config", json!({"value": "canary-of-the-config"})).await?;
     let hello = world.documents("examples/jobs/hello.yaml")?.pop().context("a Job")?;
     let job = world.jobs.create(&PostParams::default(), &serde_json::from_value(hello)?).await?;
     let name = job.name_any();

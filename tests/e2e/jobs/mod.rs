@@ -17,8 +17,8 @@ use futures::future::{BoxFuture, FutureExt as _, join_all};
 use self::world::World;
 use crate::job_world::{History, nothing_was_refused};
 
-/// What belongs to a Secret, and is told nowhere.
-const CANARIES: [&str; 3] = ["canary-of-the-example", "canary-that-is-late", berth_tests::registry::PASSWORD];
+/// Values of Secrets and of a ConfigMap, which are told nowhere.
+const CANARIES: [&str; 4] = ["canary-of-the-example", "canary-of-the-config", "canary-that-is-late", berth_tests::registry::PASSWORD];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_tell_the_truth_about_real_processes() -> Result<()> {

@@ -174,6 +174,9 @@ mod tests {
         let job = built(json!({"task": {"image": "i"}, "activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 5}), json!({}));
         assert_eq!(job["metadata"]["name"], "ayj-u-1");
         assert_eq!(job["metadata"]["labels"], json!({LABEL_JOB_UID: "u-1", LABEL_JOB_NAME: "hello"}));
+        assert_eq!(job["metadata"]["namespace"], "ci", "an owner of another namespace counts as absent");
+        let owner = json!({"apiVersion": "execution.ayatori.ddupan.top/v1alpha1", "kind": "Job", "name": "hello", "uid": "u-1", "controller": true});
+        assert_eq!(job["metadata"]["ownerReferences"], json!([owner]));
         let mut spec = job["spec"].clone();
         let template = spec.as_object_mut().unwrap().remove("template").unwrap();
         // No deadline and no time to live: those are ours.

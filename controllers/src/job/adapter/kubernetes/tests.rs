@@ -189,6 +189,28 @@ fn the_result_is_that_of_main_whatever_else_is_in_the_pod() {
     assert!(seen.others_run && seen.injected == ["proxy"]);
 }
 
+/// What a container leaves as its last words may be a log, or a secret: neither is told.
+#[test]
+fn a_termination_message_is_not_told() {
+    let mut state = terminated(3, "Error");
+    state["terminated"]["message"] = json!("bad\ncanary");
+    assert_eq!(seen(main("Failed", state)), exited(3, false));
+}
+
+#[test]
+fn a_sidecar_that_is_ended_after_main_decides_nothing() {
+    let sidecar = json!([{"name": "proxy", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": terminated(137, "Error")}]);
+    let ended = and(main("Succeeded", terminated(0, "Completed")), json!({"status": {"initContainerStatuses": sidecar}}));
+    assert_eq!(seen(ended), exited(0, false));
+}
+
+/// A deadline that somebody put into the Pod; ours is not there.
+#[test]
+fn a_pod_s_own_deadline_is_a_stop() {
+    let over = json!({"status": {"reason": "DeadlineExceeded", "message": "Pod was active on the node longer than the specified deadline"}});
+    stopped(seen(and(main("Failed", terminated(137, "Error")), over)), Some(137), true, "DeadlineExceeded: Pod was active");
+}
+
 #[test]
 fn an_init_container_that_failed() {
     let init = json!([{"name": "inject", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": terminated(7, "Error")}]);
@@ -459,6 +481,16 @@ fn a_pod_is_held_until_the_native_job_has_seen_its_end() {
     assert!(held(&known(None, vec![ended()])), "the native Job was deleted");
     let let_go = pod(and(main("Failed", terminated(3, "Error")), json!({"metadata": {"finalizers": []}})));
     assert!(!held(&known(Some(finished()), vec![let_go])));
+    // What others put beside main is stopped once main's end is stored; it is asked for once.
+    let beside =
+        json!({"name": "proxy", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {"startedAt": "2026-11-29T10:00:05Z"}}});
+    let with_proxy = || {
+        let mut shown = main("Running", terminated(3, "Error"));
+        shown["status"]["containerStatuses"].as_array_mut().unwrap().push(beside.clone());
+        shown
+    };
+    assert!(held(&known(Some(native(&json!({}))), vec![pod(with_proxy())])));
+    assert!(!held(&known(Some(native(&json!({}))), vec![pod(and(with_proxy(), deleted("2026-11-29T10:10:20Z")))])));
     let never = gated("p-1", deleted("2026-11-29T10:05:00Z"));
     assert!(held(&known(Some(native(&json!({}))), vec![never])), "nothing will ever end it");
 }

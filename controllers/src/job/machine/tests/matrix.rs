@@ -11,12 +11,12 @@ fn words(status: &str, reason: &str) -> (String, String) {
     (status.to_owned(), reason.to_owned())
 }
 
-fn some(status: &str, reason: &str) -> Option<(String, String)> {
+pub fn some(status: &str, reason: &str) -> Option<(String, String)> {
     Some(words(status, reason))
 }
 
 /// A Job whose process runs.
-fn running(extra: &serde_json::Value) -> World {
+pub fn running(extra: &serde_json::Value) -> World {
     let mut world = World::new(extra);
     world.run();
     assert_eq!(world.state(), State::Running);

@@ -4,4 +4,5 @@
 mod matrix;
 mod more;
 mod properties;
+mod sentences;
 mod world;
