@@ -4,6 +4,7 @@
 mod arrows;
 mod files;
 mod generated;
+mod specification;
 
 /// Fails with one line per violation.
 fn none(rule: &str, violations: &[String]) {
