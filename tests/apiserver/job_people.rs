@@ -81,11 +81,22 @@ async fn the_logs_of_a_job_are_those_of_its_recorded_pod() -> Result<()> {
     // Asked for before it starts, followed to its end.
     let (followed, began) = tokio::join!(read("hello", &["--follow", "--tail", "10"]), async {
         tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
+        let missing = json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"example-token\" not found"}});
+        world.kubelet.report(&pod.name_any(), "Pending", missing).await?;
+        world.succeeded("hello", "Unknown", "WaitingForReference").await?;
+        tokio::time::sleep(std::time::Duration::from_millis(1_500)).await;
         logs.begin();
         world.kubelet.report(&pod.name_any(), "Running", json!({"running": {"startedAt": now()}})).await
     });
     began?;
-    assert_eq!(followed?, (0, "first line\nlast line\n".to_owned(), String::new()));
+    let (code, out, err) = followed?;
+    assert_eq!((code, out.as_str()), (0, "first line\nlast line\n"));
+    // Why it waits, each once.
+    let told: Vec<&str> = err.lines().map(|line| line.strip_prefix(&format!("Job {}/hello has no logs yet: ", world.namespace)).unwrap_or(line)).collect();
+    ensure!(
+        matches!(told.as_slice(), [first, second] if first.starts_with("Starting: ") && second.starts_with("WaitingForReference: ") && second.contains("example-token")),
+        "{err}"
+    );
     world.kubelet.report(&pod.name_any(), "Succeeded", terminated(0, "Completed", &now())).await?;
     world.succeeded("hello", "True", "Completed").await?;
     // Its Pod gone, the Job tells so.

@@ -109,6 +109,14 @@ async fn a_loss_is_confirmed_by_whoever_may_and_proves_nothing() -> Result<()> {
     tester.may("cleaner", &["force-cleanup"]).await?;
     until("the cleaner's right", PATIENCE, || async { Ok(matches!(tester.patch("lost", strip.clone()).await?, Err((422, _))).then_some(())) }).await?;
     refused(tester.patch("lost", strip).await?, 422, "state the reason in annotation");
+    // Nor does an administrator with every right go without: that account is no controller.
+    let admin = Tester { world: &world, jobs: world.jobs.clone() };
+    refused(admin.patch("lost", json!({"metadata": {"finalizers": null}})).await?, 422, "state the reason in annotation");
+    let noted = world.plane.audit().count(|request| {
+        let note = request.annotations.get("job-force-cleanup.execution.ayatori.ddupan.top/force-cleanup");
+        note.is_some_and(|note| note.starts_with(&format!("requested by admin for {}/lost uid ", world.namespace)))
+    })?;
+    assert_eq!(noted, 1, "who asks is in the audit log");
     let forced = json!({"metadata": {"finalizers": null, "annotations": {REASON: "rack 4 burnt down"}}});
     assert_eq!(tester.patch("lost", forced).await?, Ok(()));
     world.gone("lost").await?;

@@ -20,6 +20,7 @@ mod job_policies;
 mod job_rest;
 #[path = "../../controllers/tests/job_rows/mod.rs"]
 mod job_rows;
+mod job_uninstall;
 mod job_world;
 mod leader_election;
 mod metric_rows;

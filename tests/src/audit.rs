@@ -49,6 +49,8 @@ pub struct Request {
     pub code: u16,
     /// Path and query.
     pub uri: String,
+    /// What admission noted, as `POLICY/KEY` of a ValidatingAdmissionPolicy's auditAnnotations.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl Request {
@@ -117,6 +119,8 @@ struct Event {
     object_ref: ObjectRef,
     #[serde(default)]
     response_status: Status,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -154,6 +158,7 @@ impl From<Event> for Request {
             user_agent: event.user_agent,
             code: event.response_status.code,
             uri: event.request_uri,
+            annotations: event.annotations,
         }
     }
 }

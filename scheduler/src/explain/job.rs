@@ -7,10 +7,11 @@ use anyhow::{Context as _, bail};
 use berth_api::conditions;
 use berth_controllers::job::api::Job;
 use berth_controllers::job::api::names::condition::{ACCEPTED, BACKEND_OBSERVED, PROGRESSING, SCHEDULED, STOP_REQUESTED, SUCCEEDED};
+use berth_controllers::job::api::names::{ANNOTATION_CONFIRM_LOST, ANNOTATION_CONFIRMED_BY};
 use berth_controllers::job::api::resources::ResourceRequirements;
 use berth_controllers::job::api::status::{Execution, JobResult};
 use berth_controllers::job::machine::State;
-use berth_controllers::job::reason::{NotAccepted, Unfinished};
+use berth_controllers::job::reason::{NotAccepted, NotScheduled, Unfinished};
 use berth_runtime::apiclient::{CallError, Limits};
 use clap::Args;
 use jiff::Timestamp;
@@ -123,7 +124,7 @@ pub fn tell(job: &Job, now: Timestamp) -> Told {
         class: status.and_then(|status| status.resolved_job_class.as_ref()).map(|class| class.name.clone()).or_else(|| job.spec.job_class_name.clone()),
         reason: succeeded.map(|condition| condition.reason.clone()),
         message: succeeded.map(|condition| condition.message.clone()),
-        advice: advice(job, state, find(ACCEPTED), succeeded),
+        advice: advice(job, state),
         timeline: timeline(job, now),
         effective_resources: status.and_then(|status| status.effective_resources.clone()),
         execution: status.and_then(|status| status.execution.clone()),
@@ -143,7 +144,8 @@ fn timeline(job: &Job, now: Timestamp) -> Vec<Moment> {
             moments.extend(status.start_time.as_ref().map(|time| (time.0, "the process started".to_owned())));
         }
     }
-    moments.extend(conditions::find(&status.conditions, SUCCEEDED).map(of_condition));
+    // While it is Unknown its reason comes and goes, and its time stays that of the first: told above the timeline.
+    moments.extend(conditions::find(&status.conditions, SUCCEEDED).filter(|_| ended.is_some()).map(of_condition));
     moments.extend(job.metadata.deletion_timestamp.as_ref().map(|time| (time.0, "deletion asked for".to_owned())));
     if let (None, Some(start), Some(seconds)) = (ended, &status.start_time, job.spec.active_deadline_seconds) {
         moments.extend(later(start.0, seconds.unsigned_abs()).map(|at| (at, format!("activeDeadlineSeconds {seconds} is over: it is stopped"))));
@@ -164,39 +166,87 @@ fn later(time: Timestamp, seconds: u64) -> Option<Timestamp> {
     time.checked_add(jiff::SignedDuration::try_from(Duration::from_secs(seconds)).ok()?).ok()
 }
 
-/// What somebody can do about it.
-fn advice(job: &Job, state: State, accepted: Option<&Condition>, succeeded: Option<&Condition>) -> Option<String> {
-    let name = job.name_any();
-    let text = match state {
-        State::Resolving => match NotAccepted::parse(&accepted?.reason)? {
-            NotAccepted::NoDefaultClass => {
-                "annotate the Namespace with execution.ayatori.ddupan.top/default-job-class, or create the Job anew with spec.jobClassName"
+/// What somebody can do about it. That nothing certain is known goes before the state: what is being cancelled may be on a lost node too.
+fn advice(job: &Job, state: State) -> Option<String> {
+    let reason = |kind: &str| Some(conditions::find(&job.status.as_ref()?.conditions, kind)?.reason.as_str());
+    let text = match (state, reason(SUCCEEDED).and_then(Unfinished::parse)) {
+        (_, Some(Unfinished::ResultUnknown)) => return Some(lost(job, state)),
+        (State::Resolving, _) => match reason(ACCEPTED) {
+            Some(reason) => not_accepted(NotAccepted::parse(reason)?),
+            None => {
+                "if it stays so: is Berth up, with jobs.enabled, and is the JobClass one of its own (kubectl get jobclasses -o wide)? Those of other controllers are theirs"
             }
-            NotAccepted::JobClassNotFound => "create that JobClass, or create the Job anew with another one: kubectl get jobclasses",
-            NotAccepted::JobClassNotReady | NotAccepted::InvalidJobClass | NotAccepted::ParametersNotFound | NotAccepted::InvalidParameters => {
-                "the JobClass can't be used as it is; an administrator sees why with kubectl describe jobclass"
-            }
-            NotAccepted::NamespaceNotAllowed => "ask for a label on the Namespace that the class's namespaceSelector selects, or use another class",
-            NotAccepted::TTLRequired | NotAccepted::TTLTooLong => "set spec.ttlSecondsAfterFinished within the class's bounds; it may be changed",
-            _ => "the class does not allow this Job: create it anew as the message says, or have the class changed; it is judged again then",
         },
-        State::Starting => match Unfinished::parse(&succeeded?.reason)? {
-            Unfinished::WaitingForReference => "create what the message names; the Job goes on by itself",
-            Unfinished::WaitingForImage => "see to image and imagePullSecrets; it is pulled again until the class's grace is over",
-            Unfinished::WaitingForNode => "no node has room for it; it waits",
-            _ => return None,
-        },
-        State::ResultUnknown => {
-            return Some(format!(
-                "its node or its Pod can't be asked. It goes on by itself when it answers again; if it never will, an administrator can confirm the loss \
-                 (docs/jobs.md, \"When a backend is lost\"): kubectl annotate ajob {name} execution.ayatori.ddupan.top/confirm-backend-lost={}",
-                job.uid().unwrap_or_default()
-            ));
-        }
-        State::Deleting => "it goes when its execution has verifiably stopped; if its node never comes back, see docs/jobs.md, \"Forced clean-up\"",
+        (State::Scheduling, _) => not_scheduled(NotScheduled::parse(reason(SCHEDULED)?)?)?,
+        (State::Starting, Some(waits)) => not_started(waits)?,
+        (State::Deleting, _) => "it goes when its execution has verifiably stopped; if its node never comes back, see docs/jobs.md, \"Forced clean-up\"",
         _ => return None,
     };
     Some(text.to_owned())
+}
+
+fn not_accepted(reason: NotAccepted) -> &'static str {
+    match reason {
+        NotAccepted::NoDefaultClass => {
+            "annotate the Namespace with execution.ayatori.ddupan.top/default-job-class, or create the Job anew with spec.jobClassName"
+        }
+        NotAccepted::JobClassNotFound => "create that JobClass, or create the Job anew with another one: kubectl get jobclasses",
+        NotAccepted::JobClassNotReady | NotAccepted::InvalidJobClass | NotAccepted::ParametersNotFound | NotAccepted::InvalidParameters => {
+            "the JobClass can't be used as it is; an administrator sees why with kubectl describe jobclass"
+        }
+        NotAccepted::NamespaceNotAllowed => "ask for a label on the Namespace that the class's namespaceSelector selects, or use another class",
+        NotAccepted::TTLRequired | NotAccepted::TTLTooLong => "set spec.ttlSecondsAfterFinished within the class's bounds; it may be changed",
+        _ => "the class does not allow this Job: create it anew as the message says, or have the class changed; it is judged again then",
+    }
+}
+
+fn not_scheduled(reason: NotScheduled) -> Option<&'static str> {
+    Some(match reason {
+        NotScheduled::Pending => return None,
+        NotScheduled::BackendRefuses => {
+            "see to the quota, policy or right that the message names (kubectl describe quota); it is tried again until the class's grace is over"
+        }
+        NotScheduled::BackendUnavailable => "the backend doesn't answer; it is tried again until the class's grace is over",
+        NotScheduled::BackendNameConflict => {
+            "somebody else's object has the name that the message tells: have it deleted; it is tried again until the class's grace is over"
+        }
+        NotScheduled::ParametersGone => "the parameters that it was accepted with are gone, and others are not taken for them: create the Job anew",
+    })
+}
+
+fn not_started(reason: Unfinished) -> Option<&'static str> {
+    Some(match reason {
+        Unfinished::WaitingForReference => "create what the message names; the Job goes on by itself",
+        Unfinished::WaitingForImage => "see to image and imagePullSecrets; it is pulled again until the class's grace is over",
+        Unfinished::WaitingForNode => "no node has room for it; it waits",
+        Unfinished::WaitingForContainer => "the node can't make the container; it is tried again until the class's grace is over",
+        _ => return None,
+    })
+}
+
+/// Of a Job of which nothing certain is known.
+fn lost(job: &Job, state: State) -> String {
+    let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
+    let class = job.status.as_ref().and_then(|status| status.resolved_job_class.as_ref()).map_or("", |class| class.name.as_str());
+    if is_confirmed(job) {
+        let by = job.annotations().get(ANNOTATION_CONFIRMED_BY).map_or("an administrator", String::as_str);
+        return format!(
+            "{by} confirmed its loss. It ends BackendLost when BackendObserved has been False for the class's minLossConfirmationAge (15m by default): \
+             kubectl get jobclass {class} -o jsonpath='{{.spec.minLossConfirmationAge}}'"
+        );
+    }
+    let force =
+        if state == State::Deleting { " Deleted as it is, it then stays until somebody forces its clean-up (docs/jobs.md, \"Forced clean-up\")." } else { "" };
+    format!(
+        "its node or its Pod can't be asked. It goes on by itself when it answers again.{force} If it never will, an administrator can confirm the loss; \
+         that counts once BackendObserved has been False for the class's minLossConfirmationAge, 15m by default (docs/jobs.md, \"When a backend is lost\"): kubectl annotate ajob {name} -n {namespace} {ANNOTATION_CONFIRM_LOST}={}",
+        job.uid().unwrap_or_default()
+    )
+}
+
+/// Its loss was confirmed with its own UID.
+fn is_confirmed(job: &Job) -> bool {
+    job.annotations().get(ANNOTATION_CONFIRM_LOST).is_some_and(|confirmed| Some(confirmed) == job.metadata.uid.as_ref())
 }
 
 fn print(told: &Told, out: &mut dyn Write) -> io::Result<()> {
@@ -211,7 +261,7 @@ fn print(told: &Told, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "Exit code {code}.")?;
     }
     if let Some(advice) = &told.advice {
-        writeln!(out, "What to do: {}.", one_line(advice))?;
+        writeln!(out, "What to do: {}", one_line(advice))?;
     }
     writeln!(out)?;
     for Moment { at, ahead, what } in &told.timeline {
@@ -246,7 +296,10 @@ mod tests {
         if !status.is_null() {
             job["status"] = status;
         }
-        more.as_object().unwrap().iter().for_each(|(at, value)| *job.pointer_mut(at).unwrap() = value.clone());
+        for (at, value) in more.as_object().unwrap() {
+            let (parent, field) = at.rsplit_once('/').unwrap();
+            job.pointer_mut(parent).unwrap()[field] = value.clone();
+        }
         tell(&from_value(job).unwrap(), "2026-01-02T03:04:30Z".parse().unwrap())
     }
 
@@ -267,8 +320,8 @@ mod tests {
         let told = told(running(), json!({}));
         assert_eq!((told.state, told.class.as_deref(), told.advice.as_deref()), ("Running", Some("small"), None));
         let lines: Vec<&str> = told.timeline.iter().map(|moment| moment.what.split([':', '=']).next().unwrap()).collect();
-        assert_eq!(lines, ["created", "Accepted", "Scheduled", "the process started", "Succeeded", "activeDeadlineSeconds 60 is over"]);
-        assert_eq!(told.timeline.iter().map(|moment| moment.ahead).collect::<Vec<_>>(), [false, false, false, false, false, true]);
+        assert_eq!(lines, ["created", "Accepted", "Scheduled", "the process started", "activeDeadlineSeconds 60 is over"]);
+        assert_eq!(told.timeline.iter().map(|moment| moment.ahead).collect::<Vec<_>>(), [false, false, false, false, true]);
         let text = text(&told);
         assert!(text.starts_with("Job ci/hello (Running, class small)\nRunning: about Running\n"), "{text}");
         assert!(text.contains("Execution: kubernetes, Job j-1, Pod p-1\nUID: u-1\n"), "{text}");
@@ -304,10 +357,34 @@ mod tests {
             starting["conditions"][2] = condition("Succeeded", "Unknown", reason, 5);
             assert!(advice(starting.clone()).contains(words), "{reason}");
         }
-        let mut unknown = running();
-        unknown["conditions"][2] = condition("Succeeded", "Unknown", "ResultUnknown", 5);
-        assert!(advice(unknown).ends_with("confirm-backend-lost=u-1"));
+        let scheduling = |reason: &str| json!({"conditions": [condition("Accepted", "True", "Valid", 1), condition("Scheduled", "False", reason, 1), condition("Succeeded", "Unknown", "Scheduling", 1)]});
+        for (reason, words) in
+            [("BackendRefuses", "quota"), ("BackendNameConflict", "have it deleted"), ("ParametersGone", "anew"), ("BackendUnavailable", "tried again")]
+        {
+            assert!(advice(scheduling(reason)).contains(words), "{reason}");
+        }
+        assert_eq!(advice(scheduling("Pending")), "");
         let untouched = told(Value::Null, json!({}));
-        assert!(text(&untouched).contains("No controller has looked at it yet."), "{}", text(&untouched));
+        assert!(text(&untouched).contains("No controller has looked at it yet.\nWhat to do: if it stays so: is Berth up"), "{}", text(&untouched));
+    }
+
+    #[test]
+    fn a_lost_job_tells_the_whole_command_and_that_its_loss_was_confirmed() {
+        let unknown = || {
+            let mut status = running();
+            status["conditions"][2] = condition("Succeeded", "Unknown", "ResultUnknown", 5);
+            status
+        };
+        let advice = |more: Value| told(unknown(), more).advice.unwrap_or_default();
+        let command = "kubectl annotate ajob hello -n ci execution.ayatori.ddupan.top/confirm-backend-lost=u-1";
+        for more in [json!({}), json!({"/spec/desiredState": "Cancelled"}), json!({"/metadata/deletionTimestamp": "2026-01-02T03:04:20Z"})] {
+            let advice = advice(more.clone());
+            assert!(advice.ends_with(command) && advice.contains("minLossConfirmationAge"), "{more}: {advice}");
+            assert_eq!(advice.contains("Forced clean-up"), more.get("/metadata/deletionTimestamp").is_some(), "{more}");
+        }
+        let confirmed = |uid: &str| json!({"/metadata/annotations": {"execution.ayatori.ddupan.top/confirm-backend-lost": uid, "execution.ayatori.ddupan.top/backend-lost-confirmed-by": "eve"}});
+        let waits = advice(confirmed("u-1"));
+        assert!(waits.starts_with("eve confirmed its loss. It ends BackendLost when") && waits.contains("kubectl get jobclass small"), "{waits}");
+        assert!(advice(confirmed("u-0")).ends_with(command), "another Job's");
     }
 }

@@ -17,6 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use crate::cli::EXIT_OK;
 use crate::explain::job::read;
 use crate::explain::place::PlaceArgs;
+use crate::printable::one_line;
 
 use super::patient;
 
@@ -49,16 +50,17 @@ pub struct JobArgs {
 ///
 /// # Errors
 /// The cluster can't be read, the Job isn't there, or there is nothing to read and nothing to wait for.
-pub fn run(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<u8> {
+pub fn run(args: &JobArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(print(args, out))?;
+    runtime.block_on(print(args, out, err))?;
     Ok(EXIT_OK)
 }
 
-async fn print(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
+async fn print(args: &JobArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<()> {
     let limits = if args.follow { patient() } else { Limits { get: Limits::default().list, ..Limits::default() } };
     let (client, namespace, name) = args.place.find("Job", limits).await?;
     let jobs = Api::namespaced(client.clone(), &namespace);
+    let mut told = String::new();
     loop {
         let job = read(&jobs, &namespace, &name).await?;
         let has_ended = job.status.as_ref().is_some_and(|status| status.completion_time.is_some());
@@ -82,6 +84,11 @@ async fn print(args: &JobArgs, out: &mut dyn Write) -> anyhow::Result<()> {
             None if args.follow && !has_ended => {}
             None => bail!("Job {namespace}/{name} has no logs: {}", why(&job)),
         }
+        let waits = state(&job);
+        if waits != told {
+            writeln!(err, "Job {namespace}/{name} has no logs yet: {}", one_line(&waits))?;
+            told = waits;
+        }
         tokio::time::sleep(ASK_EVERY).await;
     }
 }
@@ -94,12 +101,16 @@ async fn pod_of(client: &Client, namespace: &str, job: &Job) -> anyhow::Result<O
     Ok(pods.items.iter().find(|pod| pod.uid().as_deref() == Some(uid)).map(ResourceExt::name_any))
 }
 
+/// Where it stands: reason and message of Succeeded.
+fn state(job: &Job) -> String {
+    let succeeded = job.status.as_ref().and_then(|status| berth_api::conditions::find(&status.conditions, condition::SUCCEEDED));
+    succeeded.map_or_else(|| "no controller has looked at it yet".to_owned(), |condition| format!("{}: {}", condition.reason, condition.message))
+}
+
 /// Why there are none.
 fn why(job: &Job) -> String {
-    let status = job.status.clone().unwrap_or_default();
-    let told = berth_api::conditions::find(&status.conditions, condition::SUCCEEDED);
-    let told = told.map_or_else(|| "no controller has looked at it yet".to_owned(), |condition| format!("{}: {}", condition.reason, condition.message));
-    if status.execution.is_some() { format!("its Pod is gone ({told})") } else { format!("it has not been started ({told})") }
+    let was_made = job.status.as_ref().is_some_and(|status| status.execution.is_some());
+    format!("{} ({})", if was_made { "its Pod is gone" } else { "it has not been started" }, state(job))
 }
 
 /// As it comes: whatever the process wrote is passed on.

@@ -37,6 +37,6 @@ fn patient() -> Limits {
 pub fn run(args: &LogsArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyhow::Result<u8> {
     match &args.what {
         What::Run(args) => run::run(args, out, err),
-        What::Job(args) => job::run(args, out),
+        What::Job(args) => job::run(args, out, err),
     }
 }
