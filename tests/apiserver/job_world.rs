@@ -7,11 +7,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use berth_controllers::job::api::{Job, JobClass};
 use berth_tests::berth::{Berth, Serve};
 use berth_tests::controlplane::{ADMIN, ControlPlane, Options, checkout};
-use berth_tests::helm::Helm;
+use berth_tests::helm::{Helm, documents};
 use berth_tests::job_oracle::broken;
 use berth_tests::kubelet::Kubelet;
 use berth_tests::poll::{PATIENCE, until};
-use berth_tests::release::Account;
+use berth_tests::release::{Account, apply};
 use futures::StreamExt as _;
 use k8s_openapi::api::batch::v1::Job as NativeJob;
 use k8s_openapi::api::core::v1::Pod;
@@ -38,15 +38,8 @@ pub async fn plane() -> Result<&'static ControlPlane> {
 pub async fn install_policies(client: &Client) -> Result<()> {
     for file in ["validating-policies.yaml", "mutating-policies.yaml"] {
         let text = std::fs::read_to_string(checkout().join("deploy/jobs").join(file))?;
-        for document in text.split("\n---\n") {
-            let object: Value = serde_saphyr::from_str(document).with_context(|| file.to_owned())?;
-            let kind = object["kind"].as_str().unwrap_or_default().to_lowercase();
-            let plural = kind.strip_suffix('y').map_or_else(|| format!("{kind}s"), |stem| format!("{stem}ies"));
-            let request = hyper::Request::post(format!("/apis/admissionregistration.k8s.io/v1/{plural}")).header("content-type", "application/json");
-            client
-                .request::<Value>(request.body(serde_json::to_vec(&object)?)?)
-                .await
-                .with_context(|| format!("{} {}", object["kind"], object["metadata"]["name"]))?;
+        for object in documents(&text)? {
+            apply(client, &object).await?;
         }
     }
     // The mutating ones need the Job's schema, which the API server publishes a little after the CRD: first it heeds none of them, then it

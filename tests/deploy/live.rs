@@ -82,14 +82,16 @@ pub async fn endpoint(port: u16, path: &str, token: Option<&str>) -> Result<(u16
 }
 
 /// One of its processes.
-struct Replica {
+pub struct Replica {
     process: Guarded,
-    port: u16,
+    /// Of its endpoints.
+    pub port: u16,
     token: String,
 }
 
 impl Replica {
-    async fn start(release: &Release, plane: &ControlPlane, name: &str, kubeconfig: &std::path::Path) -> Result<Self> {
+    /// Starts it with the release's arguments, and waits until it is ready.
+    pub async fn start(release: &Release, plane: &ControlPlane, name: &str, kubeconfig: &std::path::Path) -> Result<Self> {
         let port = free_port()?;
         let mut command = Command::new(berth::binary()?);
         command.args(release.args_with(&[("--metrics-addr", format!("127.0.0.1:{port}"))])).args(["--kubeconfig", &path(kubeconfig)]).env("HOSTNAME", name);
@@ -110,7 +112,8 @@ impl Replica {
         .await
     }
 
-    async fn stop(mut self) -> Result<()> {
+    /// SIGTERM, and a good end.
+    pub async fn stop(mut self) -> Result<()> {
         self.process.terminate()?;
         let (status, log) = tokio::task::spawn_blocking(move || anyhow::Ok((self.process.wait(PATIENCE)?, self.process.log()))).await??;
         ensure!(status.success(), "{status}: {log}");
@@ -148,7 +151,7 @@ async fn as_the_chart_runs_it_every_panel_has_data_and_every_right_its_use() -> 
     world.placed("after").await?;
     second.stop().await?;
     privilege::nothing_was_refused(plane, &release.account.user)?;
-    privilege::everything_was_used(plane, &release.account.user, &privilege::granted(&release.objects)?)
+    privilege::everything_was_used(plane, &release.account.user, &privilege::granted(&release.objects)?, &[])
 }
 
 /// What happens seldom, once each: lost answers, conflicts, workspaces bound and lost, a Pod whose agent falls silent.
@@ -246,13 +249,13 @@ async fn load(world: &World<'_>, berth: &Replica) -> Result<()> {
 }
 
 /// A query as Grafana would send it.
-fn asked(query: &str) -> String {
+pub fn asked(query: &str) -> String {
     query.replace("$job", "berth").replace("$__rate_interval", "1m")
 }
 
 async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
     let mut empty = Vec::new();
-    // This release carries no Jobs.
+    // This release carries no Jobs; live_jobs does.
     for (file, dashboard) in dashboards()?.into_iter().filter(|(file, _)| file != "berth-jobs.json") {
         for (title, queries) in panels(&dashboard) {
             for query in queries {
@@ -278,7 +281,7 @@ async fn every_rule_has_data(prometheus: &Prometheus) -> Result<()> {
     for rule in rules("alerts")? {
         questions.extend(selectors(rule["expr"].as_str().context("no expr")?));
     }
-    // This release carries no Jobs; what tells of them is scraped in tests/apiserver/job_people.rs.
+    // As above.
     questions.retain(|question| !question.starts_with("berth_job_"));
     for question in questions {
         ensure!(!prometheus.query(&question).await?.is_empty(), "{question} finds nothing");
@@ -287,7 +290,7 @@ async fn every_rule_has_data(prometheus: &Prometheus) -> Result<()> {
 }
 
 /// `name{label!="",…}` of each selector `name{label="value",…}` of an expression.
-fn selectors(expression: &str) -> Vec<String> {
+pub fn selectors(expression: &str) -> Vec<String> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut found = Vec::new();
     for (at, _) in expression.match_indices('{') {

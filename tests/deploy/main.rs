@@ -8,7 +8,11 @@ mod agents;
 mod chart;
 mod engine;
 mod image;
+#[path = "../apiserver/job_world.rs"]
+#[allow(dead_code, reason = "each suite uses its part of the world")]
+mod job_world;
 mod live;
+mod live_jobs;
 mod privilege;
 mod prometheus;
 mod rules;

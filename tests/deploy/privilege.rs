@@ -8,9 +8,6 @@ use berth_tests::audit::Request;
 use berth_tests::controlplane::ControlPlane;
 use serde_json::Value;
 
-/// What the scenario can't use, and why it is granted all the same: verb, resource, reason.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
-
 /// A verb on a resource, as `patch runs.kruntimes.io/status`.
 type Right = (String, String);
 
@@ -47,8 +44,9 @@ pub fn nothing_was_refused(plane: &ControlPlane, user: &str) -> Result<()> {
     Ok(())
 }
 
-/// Every right was used, or is an exception; and no exception was. Lists each right with how often it was.
-pub fn everything_was_used(plane: &ControlPlane, user: &str, granted: &BTreeSet<Right>) -> Result<()> {
+/// Every right was used, or is an exception: what the scenario can't use or no request shows, as verb, resource, and why it is granted all the same. No
+/// exception was used. Lists each right with how often it was.
+pub fn everything_was_used(plane: &ControlPlane, user: &str, granted: &BTreeSet<Right>, exceptions: &[(&str, &str, &str)]) -> Result<()> {
     let mut used: BTreeMap<Right, usize> = granted.iter().map(|right| (right.clone(), 0)).collect();
     for request in of(plane, user)?.into_iter().filter(|request| !matches!(request.code, 0 | 401 | 403)) {
         let right = (request.verb, named(&request.group, &request.resource, &request.subresource));
@@ -57,7 +55,7 @@ pub fn everything_was_used(plane: &ControlPlane, user: &str, granted: &BTreeSet<
     for ((verb, resource), times) in &used {
         println!("granted: {verb} {resource}, used {times} times");
     }
-    let excepted: BTreeSet<Right> = EXCEPTIONS.iter().map(|(verb, resource, _)| ((*verb).to_owned(), (*resource).to_owned())).collect();
+    let excepted: BTreeSet<Right> = exceptions.iter().map(|(verb, resource, _)| ((*verb).to_owned(), (*resource).to_owned())).collect();
     let unused: BTreeSet<Right> = used.into_iter().filter(|(_, times)| *times == 0).map(|(right, _)| right).collect();
     assert_eq!(unused, excepted, "rights that nothing used, and the exceptions");
     Ok(())

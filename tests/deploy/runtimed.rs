@@ -63,7 +63,7 @@ async fn the_image_carries_out_runs_with_the_rights_of_the_chart_and_none_is_unu
     let account = format!("{RELEASE}-runtimed");
     let roles: Vec<Value> = objects.into_iter().filter(|object| object["kind"] == "Role" && object["metadata"]["name"] == account.as_str()).collect();
     privilege::nothing_was_refused(agents.plane, &agents.agents.user)?;
-    privilege::everything_was_used(agents.plane, &agents.agents.user, &privilege::granted(&roles)?)
+    privilege::everything_was_used(agents.plane, &agents.agents.user, &privilege::granted(&roles)?, &[])
 }
 
 /// What a kubelet would make of the chart's Pod, on a read-only root, and on the host's network to reach the API server; the container's name.

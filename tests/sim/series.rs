@@ -5,6 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use berth_controllers::job::controller::Tally;
+use berth_controllers::job::machine::State;
+use berth_controllers::job::measure::{Group, JobObserver as _, Step};
+use berth_controllers::job::reason::{COMPLETED, Failure};
 use berth_framework::core::{AttemptResult, Core, Effect, Input, WriteOutcome};
 use berth_framework::model::{Delta, Now, ObjectKey, Phase, PodObject, RunObject};
 use berth_framework::observe::{Event, Lap, Observer as _, Point, Status};
@@ -14,9 +18,11 @@ use berth_plugins::{Builtin as _, Capacity, RunAffinity, RuntimeReady, Workspace
 use berth_runtime::apiclient::{Call, CallObserver as _, Outcome, Verb};
 use berth_runtime::informer::InformerStats;
 use berth_runtime::workqueue::{QueueObserver as _, QueueStats};
+use berth_runtime::{ServerTime, SystemClock};
 use berth_scheduler::config::Loaded;
 use berth_scheduler::serve::metrics::Metrics;
 use berth_scheduler::serve::metrics::cycle::Recorder;
+use berth_scheduler::serve::metrics::jobs::JobsCollector;
 
 use crate::random::Random;
 use crate::stage::{RunExt as _, pod, run};
@@ -26,6 +32,10 @@ use crate::world::WALL_START_MS;
 const SERIES_MAX: usize = 2_000;
 const RUNS: usize = 50_000;
 const PODS: usize = 60;
+/// What docs/metrics.md says of Jobs: series of a JobClass, of an adapter, and of Jobs as such.
+const PER_CLASS: usize = 160;
+const PER_ADAPTER: usize = 140;
+const OF_JOBS: usize = 150;
 /// How far Runs are apart.
 const STEP_MS: u64 = 20;
 /// Pods beat each so many Runs.
@@ -223,8 +233,8 @@ fn events_of(plugin: &str) -> &'static [WakeCause] {
     all.into_iter().find(|(name, _)| *name == plugin).expect("a plugin").1
 }
 
-#[test]
-fn every_label_value_that_there_is_makes_fewer_series_than_the_limit() {
+/// One profile, and every label value that there is.
+fn all_values() -> Served {
     let served = Served::new(profiles("profiles: [{schedulerName: default}]\n"));
     let metrics = &served.metrics;
     let mut recorder = Recorder::new(metrics.cycles.clone(), served.core.profiles(), Arc::new(AtomicU64::new(0)));
@@ -264,10 +274,65 @@ fn every_label_value_that_there_is_makes_fewer_series_than_the_limit() {
     }
     metrics.taken("persistentworkspaces", Duration::ZERO);
     metrics.finished("persistentworkspaces", Duration::ZERO);
-    let text = served.scrape();
+    served
+}
+
+#[test]
+fn every_label_value_that_there_is_makes_fewer_series_than_the_limit() {
+    let text = all_values().scrape();
     println!("{} series", series(&text));
     assert!(series(&text) < SERIES_MAX, "{} series", series(&text));
     assert_eq!(WakeCause::ALL.len(), text.lines().filter(|line| line.starts_with("berth_wakeups_total")).count());
+}
+
+/// Every step of a Job of that class, with every reason.
+fn steps(served: &Served, class: &str, adapter: &'static str) {
+    let (group, time) = (Group { class: class.to_owned(), adapter }, Duration::from_secs(1));
+    let reasons = Failure::ALL.iter().map(|failure| failure.as_str()).chain([COMPLETED]);
+    let ends = reasons.map(|reason| Step::Finished { reason, ran: Some(time), stopped: Some(time), overshot: Some(time) });
+    let others = [
+        Step::Accepted(time),
+        Step::Scheduled(time),
+        Step::Started(time),
+        Step::CleanedUp(time),
+        Step::Expired(time),
+        Step::StartedTwice,
+        Step::Swept,
+        Step::AnswerLost,
+        Step::Conflict,
+    ];
+    ends.chain(others).for_each(|step| served.metrics.jobs.stepped(&group, &step));
+}
+
+/// With `--jobs` there is more, by a budget that the docs promise. What adapters add has its own part of it.
+#[test]
+fn jobs_stay_within_the_budget_of_their_classes_and_adapters() {
+    let served = all_values();
+    let without = series(&served.scrape());
+    let time = Arc::new(ServerTime::new(Arc::new(SystemClock::new()), Arc::new(())));
+    served.metrics.register(JobsCollector::new(Arc::<Tally>::default(), time, || [1, 1]).expect("a collector")).expect("registered once");
+    let informers = ["jobs", "jobs.batch", "pods-of-jobs", "jobclasses", "kubernetesexecutionparameters", "opensandboxexecutionparameters", "namespaces"];
+    for informer in informers {
+        served.metrics.client.informer(informer, &InformerStats::default());
+    }
+    for queue in ["job", "jobclass"] {
+        served.metrics.client.workqueue(queue, &QueueStats::default());
+        served.metrics.taken(queue, Duration::ZERO);
+        served.metrics.finished(queue, Duration::ZERO);
+    }
+    let fixed = series(&served.scrape()) - without;
+    let mut counts = vec![series(&served.scrape())];
+    for class in 0..3 {
+        steps(&served, &format!("class-{class}"), if class == 0 { "opensandbox" } else { "kubernetes" });
+        counts.push(series(&served.scrape()));
+    }
+    // berth_job_states is read from the Jobs that there are: a series for each state at most.
+    let per_class: Vec<usize> = counts.windows(2).map(|pair| pair[1] - pair[0] + State::ALL.len()).collect();
+    println!("{without} series without Jobs, {fixed} of Jobs as such, {per_class:?} per class");
+    assert!(fixed <= OF_JOBS && per_class.iter().all(|count| *count <= PER_CLASS), "{fixed}, {per_class:?}");
+    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).expect("the docs");
+    let promise = format!("With Jobs at most {OF_JOBS} more, {PER_ADAPTER} per adapter and {PER_CLASS} per JobClass");
+    assert!(docs.contains(&promise), "docs/metrics.md does not say: {promise}");
 }
 
 #[test]

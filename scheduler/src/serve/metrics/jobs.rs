@@ -74,7 +74,11 @@ impl JobObserver for Jobs {
         let of = &[group.class.as_str(), group.adapter];
         let took = |histogram: &HistogramVec, time: std::time::Duration| histogram.with_label_values(of).observe(time.as_secs_f64());
         match *step {
-            Step::Accepted(time) => took(&self.queue, time),
+            Step::Accepted(time) => {
+                took(&self.queue, time);
+                // At zero before the first: increase() does not see a series that begins at 1.
+                self.duplicates.with_label_values(of).inc_by(0);
+            }
             Step::Scheduled(time) => took(&self.scheduling, time),
             Step::Started(time) => {
                 self.started.with_label_values(of).inc();
