@@ -26,7 +26,10 @@ Examples:
   # In a pipeline: fail unless everything fits
   berth simulate -f manifests/ --require-placed -o json > placement.json
 
-Exit code: 0; 1 if --require-placed and a Run is left Pending or fails, or if the result can't be written; 2 if the input can't be read.")]
+  # Which Jobs would their classes take, and why not the others?
+  kubectl get jobclasses,kep,oep,namespaces -o yaml | berth simulate -f - -f jobs/ --require-accepted
+
+Exit code: 0; 1 if --require-placed and a Run is left Pending or fails, if --require-accepted and a Job would not be accepted, or if the result can't be written; 2 if the input can't be read.")]
 pub struct SimulateArgs {
     /// Manifests: a file, a folder (its .yaml, .yml and .json files, recursively) or - for standard input; repeatable
     #[arg(short, long = "filename", value_name = "FILE|DIR|-", required = true)]
@@ -35,7 +38,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Simulates the same input under two BerthConfigurations (`default` = the built-in one) and shows where the placements differ
-    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["config", "explain", "require_placed"])]
+    #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["config", "explain", "require_placed", "require_accepted"])]
     pub compare: Option<Vec<PathBuf>>,
     /// Writes a page to look at: Runs over Pods in time, loads, waiting causes; with --compare both sides
     #[arg(long, value_name = "FILE")]
@@ -61,6 +64,9 @@ pub struct SimulateArgs {
     /// Exits 1 if a Run is left Pending, or fails because it is invalid
     #[arg(long)]
     pub require_placed: bool,
+    /// Exits 1 if a Job would not be accepted
+    #[arg(long)]
+    pub require_accepted: bool,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

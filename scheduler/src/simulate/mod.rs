@@ -128,7 +128,8 @@ pub fn run(args: &SimulateArgs, registry: &Registry, stdin: &mut dyn Read, out: 
                 }
             }
             let Summary { pending, failed, .. } = report.summary;
-            Ok(if args.require_placed && pending + failed > 0 { EXIT_FAILED } else { EXIT_OK })
+            let refused = report.jobs.iter().any(|job| job.accepted == Some(false));
+            Ok(if args.require_placed && pending + failed > 0 || args.require_accepted && refused { EXIT_FAILED } else { EXIT_OK })
         }
         [] => Ok(EXIT_OK),
     }
@@ -186,6 +187,9 @@ fn explainable(key: &ObjectKey, world: &World) -> anyhow::Result<()> {
     }
     if let Some(refused) = world.refused.iter().find(|refused| refused.kind == KIND_RUN && refused.key == *key) {
         bail!("--explain {key}: the API would refuse this Run: {}", refused.message);
+    }
+    if world.jobs.has(key) {
+        bail!("--explain {key}: this is a Job; its row tells why it would be accepted or not");
     }
     let nearest = keys().map(|known| (strsim::levenshtein(&known.to_string(), &key.to_string()), known)).min_by_key(|(distance, _)| *distance);
     match nearest {

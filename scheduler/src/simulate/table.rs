@@ -46,14 +46,17 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
         let mut table = table(&["JOB", "ACCEPTED", "CLASS", "REASON"]);
         for job in &report.jobs {
             let accepted = job.accepted.map_or("-", |accepted| if accepted { "yes" } else { "no" });
-            let why = if job.message.is_empty() { job.reason.clone() } else { format!("{}: {}", job.reason, job.message) };
+            let why = [job.reason.as_str(), job.message.as_str()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": ");
             add_row(&mut table, [format!("{}/{}", job.namespace, job.name), accepted.to_owned(), job.job_class.clone().unwrap_or_default(), why]);
         }
         write(&table, out)?;
         writeln!(out)?;
     }
+    let only_jobs = !report.jobs.is_empty() && report.runs.is_empty() && report.workspaces.is_empty();
     if report.runs.is_empty() {
-        writeln!(out, "No Run in the input.")?;
+        if !only_jobs {
+            writeln!(out, "No Run in the input.")?;
+        }
     } else {
         let mut table = table(&["RUN", "PHASE", "POD OR REASON", "SCORE"]);
         for run in &report.runs {
@@ -68,8 +71,23 @@ pub fn print(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Res
         let heading = format!("Every Pod of runtime {} for Run {}/{}, {}:", explain.runtime, explain.namespace, explain.name, explain.when);
         print_explanation(&heading, &explain.namespace, &explain.pods, &notes.weights, &mark, out)?;
     }
-    writeln!(out)?;
-    summary(report, notes, out)
+    if !only_jobs {
+        writeln!(out)?;
+        summary(report, notes, out)?;
+    }
+    if !report.jobs.is_empty() {
+        let count = |accepted| report.jobs.iter().filter(|job| job.accepted == accepted).count();
+        let others = match count(None) {
+            0 => String::new(),
+            count => format!(", {count} not judged"),
+        };
+        writeln!(out, "Jobs: {} accepted, {} not{others}", count(Some(true)), count(Some(false)))?;
+    }
+    if !notes.left_alone.is_empty() {
+        let kinds: Vec<String> = notes.left_alone.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        writeln!(out, "Left alone: {}", kinds.join(", "))?;
+    }
+    Ok(())
 }
 
 /// Where a Run is, or why it is nowhere.
@@ -164,12 +182,7 @@ fn summary(report: &Report, notes: &Notes<'_>, out: &mut dyn Write) -> io::Resul
         writeln!(out, "Decisions: {}, p50 {} µs, p99 {} µs", summary.cycles, summary.decision.p50_us, summary.decision.p99_us)?;
     }
     let end = if notes.cut_short { "stopped by --until" } else { "until nothing moved any more" };
-    writeln!(out, "Clock: from {} ({}), {} of virtual time, {end}", notes.start, notes.why, time(notes.elapsed_ms))?;
-    if !notes.left_alone.is_empty() {
-        let kinds: Vec<String> = notes.left_alone.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-        writeln!(out, "Left alone: {}", kinds.join(", "))?;
-    }
-    Ok(())
+    writeln!(out, "Clock: from {} ({}), {} of virtual time, {end}", notes.start, notes.why, time(notes.elapsed_ms))
 }
 
 /// A duration as Go writes it, without parts that are zero: `1h30m`, `1.5s`, `0s`.

@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use crate::printable::one_line;
 
-use super::jobs::{self, Jobs};
+use super::jobs::{self, Jobs, Taken};
 use super::read::{Found, Place, Unreadable};
 use super::times::Newest;
 
@@ -189,28 +189,38 @@ impl World {
             self.complete_name(&mut found.value);
         }
         let value = &found.value;
+        let mut key = key_of(value);
+        let mut problems = name_problems(value);
         // Only Jobs have a namespace.
-        let mut problems: Vec<_> = name_problems(value).into_iter().filter(|(path, _)| kind == jobs::KIND_JOB || path != "metadata.namespace").collect();
+        if kind != jobs::KIND_JOB {
+            key.namespace = "".into();
+            problems.retain(|(path, _)| path != "metadata.namespace");
+        }
+        let name = if key.namespace.is_empty() { key.name.to_string() } else { key.to_string() };
         if api_version != names::API_VERSION {
             problems.push(("apiVersion".into(), format!("must be {}, not {api_version:?}", names::API_VERSION)));
         }
         problems.extend(found.twice().map(|path| (path.to_owned(), "stands twice".to_owned())));
         problems.extend(definition.validate(value).into_iter().map(|FieldError { path, message, .. }| (path, message)));
         for field in definition.unknown_fields(value) {
-            self.warn(format!("{}: {kind} {}: unknown field {} has no effect", found.place_of(&field.path), key_of(value), field.path));
+            self.warn(format!("{}: {kind} {name}: unknown field {} has no effect", found.place_of(&field.path), field.path));
         }
-        if problems.is_empty()
-            && let Err(error) = self.jobs.take(&kind, definition, value)
-        {
-            problems.push((error.path, error.reason));
+        if problems.is_empty() {
+            match self.jobs.take(&kind, definition, value, &found.place) {
+                Ok(Taken::First) => {}
+                Ok(Taken::Over(twin)) => self.warn(format!("{}: {kind} {name} is applied over the one of {twin}", found.place)),
+                Ok(Taken::Unchanged(twin, refused)) => {
+                    let problems: Vec<_> = refused.into_iter().map(|FieldError { path, message, .. }| (path, message)).collect();
+                    self.warn(format!("{}; the API would refuse this change of {kind} {name}, and the one of {twin} counts", told(&found, &problems)));
+                }
+                Err(error) => problems.push((error.path, error.reason)),
+            }
         }
         if problems.is_empty() {
             return;
         }
-        let (key, text) = (key_of(value), told(&found, &problems));
-        if kind == jobs::KIND_JOB {
-            self.jobs.refuse(&key.namespace, &key.name, text);
-        } else {
+        let text = told(&found, &problems);
+        if !self.jobs.refuse(&kind, &key, &text) {
             self.warn(format!("{text}; the API would refuse this {kind}, and it is left out"));
         }
     }
@@ -380,7 +390,8 @@ fn name_problems(value: &Value) -> Vec<(String, String)> {
     ["name", "namespace"].into_iter().filter_map(missing).collect()
 }
 
-fn key_of(value: &Value) -> ObjectKey {
+/// Namespace and name; empty where there is none.
+pub fn key_of(value: &Value) -> ObjectKey {
     let text = |key: &str| value.get("metadata").and_then(|meta| meta.get(key)).and_then(Value::as_str).unwrap_or_default();
     ObjectKey::new(text("namespace"), text("name"))
 }
