@@ -45,9 +45,14 @@ pub async fn install_policies(client: &Client) -> Result<()> {
     // The mutating ones need the Job's schema, which the API server publishes a little after the CRD: first it heeds none of them, then it
     // refuses Jobs, and then they work, which the finalizer shows.
     let jobs: Api<Job> = Api::namespaced(client.clone(), "default");
-    let job = serde_json::from_value(json!({"metadata": {"name": "first"}, "spec": {"task": {"image": "i"}}}))?;
+    let job = serde_json::from_value(json!({"metadata": {"name": "first"}, "spec": {"jobClassName": "first", "task": {"image": "i"}}}))?;
+    let classes = Api::<JobClass>::all(client.clone());
+    let class = json!({"metadata": {"name": "first"}, "spec": {"controllerName": "execution.ayatori.ddupan.top/kubernetes"}});
+    classes.create(&PostParams::default(), &serde_json::from_value(class)?).await?;
     let dry = PostParams { dry_run: true, ..PostParams::default() };
-    until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok().filter(|job| !job.finalizers().is_empty())) }).await.map(drop)
+    until("Jobs to be taken", PATIENCE, || async { Ok(jobs.create(&dry, &job).await.ok().filter(|job| !job.finalizers().is_empty())) }).await?;
+    classes.delete("first", &DeleteParams::default()).await?;
+    Ok(())
 }
 
 /// The account of a release of the chart with Jobs on: every right that it grants, and no other.

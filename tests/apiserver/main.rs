@@ -15,6 +15,7 @@ mod job_classes;
 mod job_faults;
 mod job_hostile;
 mod job_kubernetes;
+mod job_outside;
 mod job_people;
 mod job_policies;
 mod job_rest;

@@ -27,7 +27,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The node that every Pod is bound to.
+/// The node that every Pod is bound to that selects no other by its hostname.
 pub const NODE: &str = "stand-in";
 /// How often the node says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(8);
@@ -230,7 +230,9 @@ async fn step(pods: &Api<Pod>, seen: &Counters, pod: &Pod) -> Result<()> {
 
 async fn bind(pods: &Api<Pod>, pod: &Pod) -> Result<()> {
     let name = pod.name_any();
-    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "uid": pod.uid()}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}});
+    let selected = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref()?.get("kubernetes.io/hostname"));
+    let target = json!({"apiVersion": "v1", "kind": "Node", "name": selected.map_or(NODE, String::as_str)});
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "uid": pod.uid()}, "target": target});
     pods.create_subresource::<Value, Value>("binding", &name, &PostParams::default(), &binding).await?;
     Ok(())
 }

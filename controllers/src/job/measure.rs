@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use berth_api::conditions::find;
+use berth_runtime::apiclient::CallError;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
-use super::api::names::condition::{ACCEPTED, SCHEDULED, STOP_REQUESTED, SUCCEEDED};
-use super::api::names::{CONTROLLER_KUBERNETES, CONTROLLER_OPENSANDBOX};
+use super::api::names::adapter_of;
+use super::api::names::condition::{ACCEPTED, BACKEND_OBSERVED, SCHEDULED, STOP_REQUESTED, SUCCEEDED};
 use super::api::status::JobStatus;
 use super::machine::{JobFacts, after};
 use super::reason::{COMPLETED, Failure};
@@ -25,12 +26,7 @@ impl Group {
     /// The group of a Job with this status.
     pub fn of(status: Option<&JobStatus>) -> Self {
         let Some(class) = status.and_then(|status| status.resolved_job_class.as_ref()) else { return Self::default() };
-        let adapter = match class.controller_name.as_str() {
-            CONTROLLER_KUBERNETES => "kubernetes",
-            CONTROLLER_OPENSANDBOX => "opensandbox",
-            _ => "",
-        };
-        Self { class: class.name.clone(), adapter }
+        Self { class: class.name.clone(), adapter: adapter_of(&class.controller_name).unwrap_or_default() }
     }
 }
 
@@ -58,6 +54,8 @@ pub enum Step {
     CleanedUp(Duration),
     /// We deleted it, so long after its time to live was over.
     Expired(Duration),
+    /// Its execution is seen again, after nothing certain was known of it.
+    Reattached,
     /// Its process was begun a second time by the node.
     StartedTwice,
     /// What was left of a Job that is gone was removed.
@@ -68,15 +66,70 @@ pub enum Step {
     Conflict,
 }
 
+/// An operation of the adapter contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Makes the execution, or starts it.
+    Ensure,
+    /// Asks what it does.
+    Observe,
+    /// Stops it.
+    Cancel,
+    /// Removes what is left of it.
+    Delete,
+}
+
+/// What is certain after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It took effect, or it was refused.
+    Definite,
+    /// It had no effect and may be repeated.
+    Retry,
+    /// It may have taken effect.
+    Ambiguous,
+}
+
+impl Outcome {
+    /// What is certain after this answer.
+    pub fn of<T>(answer: &Result<T, CallError>) -> Self {
+        match answer {
+            Err(error) if error.is_ambiguous() => Self::Ambiguous,
+            Err(error) if error.retryable() => Self::Retry,
+            _ => Self::Definite,
+        }
+    }
+}
+
+/// A request to an execution backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// As `status.execution.adapter` has it.
+    pub adapter: &'static str,
+    /// For which operation of the contract.
+    pub operation: Operation,
+    /// What is certain after it.
+    pub outcome: Outcome,
+    /// From the request to the whole answer.
+    pub took: Duration,
+}
+
 /// Told of every step.
 pub trait JobObserver: Send + Sync {
     /// A step of a Job of that group.
     fn stepped(&self, group: &Group, step: &Step);
+    /// A request to a backend.
+    fn requested(&self, request: &Request);
+    /// A write to the API server that took effect: `verb` is Kubernetes' (create, patch, delete), `kind` the object's (`Job` is ours,
+    /// `batch/Job` the native one).
+    fn wrote(&self, kind: &'static str, verb: &'static str);
 }
 
 /// Nobody.
 impl JobObserver for () {
     fn stepped(&self, _group: &Group, _step: &Step) {}
+    fn requested(&self, _request: &Request) {}
+    fn wrote(&self, _kind: &'static str, _verb: &'static str) {}
 }
 
 /// The steps that turned what `job` tells into `new`.
@@ -97,6 +150,9 @@ pub(super) fn steps(job: JobFacts<'_>, new: &JobStatus) -> Vec<Step> {
     let start = new.start_time.as_ref().map(|time| time.0);
     if let Some(start) = start.filter(|_| old.is_none_or(|old| old.start_time.is_none())) {
         steps.push(Step::Started(span(since(SCHEDULED).unwrap_or(start), start)));
+    }
+    if turned(BACKEND_OBSERVED).is_some() && old.is_some() {
+        steps.push(Step::Reattached);
     }
     let completion = new.completion_time.as_ref().map(|time| time.0);
     if let Some(completion) = completion.filter(|_| old.is_none_or(|old| old.completion_time.is_none())) {
@@ -170,6 +226,23 @@ mod tests {
     }
 
     #[test]
+    fn an_execution_that_is_seen_again_is_told_once() {
+        let status = |observed: &str| json!({"conditions": [condition("BackendObserved", observed, "x", 9), condition("Succeeded", "Unknown", "Running", 9)]});
+        let unknown = job(json!({}), status("False"));
+        assert_eq!(steps(unknown.facts(), &from_value(status("True")).unwrap()), [Step::Reattached]);
+        assert_eq!(steps(unknown.facts(), &from_value(status("False")).unwrap()), []);
+        assert_eq!(steps(job(json!({}), status("True")).facts(), &from_value(status("True")).unwrap()), []);
+    }
+
+    #[test]
+    fn what_is_certain_after_a_request() {
+        let refused = |code| Err::<(), _>(CallError::Refused { code, reason: String::new(), message: String::new(), retry_after: None });
+        assert_eq!([Ok(()), refused(403), refused(409)].map(|answer| Outcome::of(&answer)), [Outcome::Definite; 3]);
+        assert_eq!([refused(429), Err(CallError::NotSent(String::new()))].map(|answer| Outcome::of(&answer)), [Outcome::Retry; 2]);
+        assert_eq!(Outcome::of::<()>(&Err(CallError::TimedOut(seconds(1)))), Outcome::Ambiguous);
+    }
+
+    #[test]
     fn an_end_without_a_start_and_clocks_that_disagree_are_no_trouble() {
         let cancelled = json!({"conditions": [condition("Succeeded", "False", "Cancelled", 5)], "completionTime": time(5)});
         let told = steps(job(json!({"activeDeadlineSeconds": 10}), Value::Null).facts(), &from_value(cancelled).unwrap());
@@ -179,6 +252,7 @@ mod tests {
 
     #[test]
     fn a_group_is_the_class_s() {
+        use super::super::api::names::CONTROLLER_KUBERNETES;
         let class = |controller: &str| json!({"resolvedJobClass": {"name": "c", "uid": "u", "controllerName": controller}});
         let group = |status: Value| Group::of(Some(&from_value(status).unwrap()));
         assert_eq!(group(class(CONTROLLER_KUBERNETES)), Group { class: "c".to_owned(), adapter: "kubernetes" });

@@ -1,10 +1,11 @@
 //! What carrying a Job costs, beside bare Jobs of batch/v1 on the same node in the same run: rate, latency of the start, own writes.
-//! `BERTH_BENCH_JOBS` sets how many; with a hundred and more rate and writes are held to their limits.
+//! `BERTH_BENCH_JOBS` sets how many; with a hundred and more the rate is held to its limit too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use berth_tests::audit::Request;
 use berth_tests::poll::{PATIENCE, until};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::batch::v1::Job as NativeJob;
@@ -20,10 +21,8 @@ use crate::job_world::succeeded;
 
 /// At least so much of the rate of bare Jobs, where the controller manager limits both (issue of Jobs).
 const RATE_MIN: f64 = 0.9;
-/// Own writes per Job that succeeds, Events apart. Not kept yet: where every state of a Job is seen it is one more for some, 6.6 on average.
+/// Own writes per Job that succeeds, Events apart.
 const WRITES_MAX: f64 = 6.0;
-/// What no change may exceed meanwhile.
-const WRITES_NOW_MAX: f64 = 7.0;
 
 /// By Pod: when nothing held it back any more, and its container's first sign.
 #[derive(Default)]
@@ -136,19 +135,22 @@ async fn bench_of_jobs_beside_bare_ones() -> Result<()> {
         Ok((!world.pods.list(&ListParams::default()).await?.iter().any(held)).then_some(()))
     })
     .await?;
-    let writes = || {
-        let own = |request: &berth_tests::audit::Request| {
-            request.user == world.account.user && request.namespace == NAMESPACE && request.is_write() && request.succeeded() && request.resource != "events"
-        };
-        world.plane.audit().count(own)
+    let own = |request: &Request| {
+        request.user == world.account.user && request.namespace == NAMESPACE && request.is_write() && request.succeeded() && request.resource != "events"
     };
+    let writes = || world.plane.audit().count(own);
     let written = writes()?;
     let each = written as f64 / all as f64;
+    let mut kinds: BTreeMap<_, usize> = BTreeMap::new();
+    for request in world.plane.audit().requests()?.into_iter().filter(own) {
+        *kinds.entry([request.verb, request.resource, request.subresource].join(" ")).or_default() += 1;
+    }
+    println!("{kinds:?}");
     tokio::time::sleep(Duration::from_secs(3)).await;
     println!("Jobs at {:.2} of the rate of bare ones; {each:.2} own writes per Job, none at rest", rates.iter().sum::<f64>() / rates.len() as f64);
     ensure!(writes()? == written, "written at rest");
-    ensure!(each <= WRITES_NOW_MAX, "{each} writes per Job");
+    ensure!(each <= WRITES_MAX, "{each} writes per Job");
     // Of a few the rate says nothing.
-    ensure!(count < 100 || (each <= WRITES_MAX && rates.iter().any(|rate| *rate >= RATE_MIN)), "{each} writes per Job, {rates:?}");
+    ensure!(count < 100 || rates.iter().any(|rate| *rate >= RATE_MIN), "{rates:?}");
     Ok(())
 }

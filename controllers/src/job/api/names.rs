@@ -10,6 +10,20 @@ pub const CONTROLLER_KUBERNETES: &str = "execution.ayatori.ddupan.top/kubernetes
 /// `JobClass.spec.controllerName` of the OpenSandbox adapter.
 pub const CONTROLLER_OPENSANDBOX: &str = "execution.ayatori.ddupan.top/opensandbox";
 
+/// The adapter of a class, by its controllerName: as `status.execution.adapter` and metrics have it; None if it is another's.
+pub fn adapter_of(controller_name: &str) -> Option<&'static str> {
+    match controller_name {
+        CONTROLLER_KUBERNETES => Some(ADAPTER_KUBERNETES),
+        CONTROLLER_OPENSANDBOX => Some(ADAPTER_OPENSANDBOX),
+        _ => None,
+    }
+}
+
+/// `status.execution.adapter` of the Kubernetes adapter.
+pub const ADAPTER_KUBERNETES: &str = "kubernetes";
+/// `status.execution.adapter` of the OpenSandbox adapter.
+pub const ADAPTER_OPENSANDBOX: &str = "opensandbox";
+
 /// On a Job from before its backend can exist until it is cleaned up (specification, "Deletion and finalizer").
 pub const FINALIZER_JOB_CLEANUP: &str = "execution.ayatori.ddupan.top/job-cleanup";
 /// On a JobClass and its parameters while a Job that has not ended names their UID.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::apiclient::{CallError, Precondition, get_uncached, merge_difference, status_merge_patch};
+use berth_runtime::apiclient::{CallError, Precondition, finalizers_merge_patch, get_uncached, merge_difference, status_merge_patch};
 use berth_runtime::events::{EventType, Occurrence, Regarding};
 use berth_runtime::informer::Stored;
 use kube::Api;
@@ -14,7 +14,7 @@ use super::announce::news;
 use super::{Controller, SeenJob};
 use crate::job::adapter::OperationError;
 use crate::job::api::Job;
-use crate::job::api::names::FINALIZER_JOB_CLEANUP;
+use crate::job::api::names::{ANNOTATION_CONFIRM_LOST, ANNOTATION_CONFIRMED_BY, FINALIZER_JOB_CLEANUP};
 use crate::job::api::status::JobStatus;
 use crate::job::machine::{State, after};
 use crate::job::measure::{Group, Step, span, steps};
@@ -23,6 +23,11 @@ use berth_runtime::lock;
 /// The list without that item.
 pub(super) fn without(list: &[String], item: &str) -> Vec<String> {
     list.iter().filter(|other| *other != item).cloned().collect()
+}
+
+/// Whether a version of an object is older than another of the same one (they are numbers that grow: KEP-5504).
+fn is_older(version: &str, than: &str) -> bool {
+    version.parse::<u64>().ok().zip(than.parse::<u64>().ok()).is_some_and(|(version, than)| version < than)
 }
 
 impl Controller {
@@ -69,9 +74,8 @@ impl Controller {
             },
             Err(error) => return Err(error.into()),
         };
-        if version != stored.resource_version {
-            lock(&self.outdated).insert(stored.key.clone(), stored.resource_version.clone());
-        }
+        self.context.steps.wrote("Job", "patch");
+        lock(&self.outdated).insert(stored.key.clone(), version.clone());
         self.tell(stored, wanted);
         Ok(version)
     }
@@ -103,14 +107,30 @@ impl Controller {
         if on {
             wanted.push(FINALIZER_JOB_CLEANUP.to_owned());
         }
-        let patch = json!({"metadata": {"uid": &*stored.uid, "resourceVersion": version, "finalizers": wanted}});
+        let observed = Precondition { uid: &stored.uid, resource_version: version };
         {
             let _sending = self.context.fence.begin(term)?;
-            self.jobs_in(&stored.key.namespace).patch(&stored.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(CallError::from)?;
+            finalizers_merge_patch(&self.jobs_in(&stored.key.namespace), &stored.key.name, observed, &wanted).await?;
         }
+        self.context.steps.wrote("Job", "patch");
         if let (false, Some(deletion)) = (on, &stored.object.job.metadata.deletion_timestamp) {
             self.stepped(stored, &Step::CleanedUp(span(deletion.0, self.context.time.now())));
         }
+        Ok(())
+    }
+
+    /// Takes the confirmation of a loss off the Job, and who gave it.
+    pub(super) async fn drop_confirmation(&self, stored: &Stored<SeenJob>, version: &str, term: u64) -> Result<(), OperationError> {
+        let annotations = json!({ANNOTATION_CONFIRM_LOST: null, ANNOTATION_CONFIRMED_BY: null});
+        let patch = json!({"metadata": {"uid": &*stored.uid, "resourceVersion": version, "annotations": annotations}});
+        {
+            let _sending = self.context.fence.begin(term)?;
+            let jobs = self.jobs_in(&stored.key.namespace);
+            jobs.patch_metadata(&stored.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(CallError::from)?;
+        }
+        self.context.steps.wrote("Job", "patch");
+        let note = "the execution is seen again: the confirmation of its loss was taken away".to_owned();
+        self.publish(stored, EventType::Warning, "ConfirmationOvertaken", note);
         Ok(())
     }
 
@@ -119,6 +139,7 @@ impl Controller {
         let exactly = Preconditions { uid: Some(stored.uid.to_string()), resource_version: Some(version.to_owned()) };
         let _sending = self.context.fence.begin(term)?;
         self.jobs_in(&stored.key.namespace).delete(&stored.key.name, &DeleteParams::background().preconditions(exactly)).await.map_err(CallError::from)?;
+        self.context.steps.wrote("Job", "delete");
         tracing::info!(uid = &*stored.uid, "job deleted: its time to live is over");
         let job = &stored.object.job;
         let due = job.status.as_ref().and_then(|status| status.completion_time.as_ref()).zip(job.spec.ttl_seconds_after_finished);
@@ -129,16 +150,14 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether the cache still shows what a write of ours replaced. It will tell of the write.
+    /// Whether the cache still shows a version from before a write of ours. It will tell of the write.
     pub(super) fn is_outdated(&self, stored: &Stored<SeenJob>) -> bool {
         let mut outdated = lock(&self.outdated);
-        match outdated.get(&stored.key) {
-            Some(version) if *version == stored.resource_version => true,
-            Some(_) => {
-                outdated.remove(&stored.key);
-                false
-            }
-            None => false,
+        let Some(written) = outdated.get(&stored.key) else { return false };
+        let older = is_older(&stored.resource_version, written);
+        if !older {
+            outdated.remove(&stored.key);
         }
+        older
     }
 }

@@ -3,23 +3,22 @@
 use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
-use berth_runtime::apiclient::{CallError, Precondition, merge_difference, status_merge_patch};
+use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, finalizers_merge_patch, merge_difference, read, status_merge_patch};
 use berth_runtime::informer::{Change, Stored};
 use berth_runtime::workqueue::Next;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::ListParams;
 use kube::core::ObjectMeta;
-use serde::de::DeserializeOwned;
-use serde_json::json;
 
 use super::apply::without;
 use super::reconcile::OURS;
 use super::{Controller, SeenJob};
 use crate::job::adapter::OperationError;
 use crate::job::api::names::FINALIZER_CLASS_IN_USE;
-use crate::job::api::{JobClass, KubernetesExecutionParameters};
+use crate::job::api::{Job, JobClass, KubernetesExecutionParameters};
 use crate::job::class_plan::{Hold, class_status, hold};
 use crate::job::reason::Readiness;
+use crate::job::resolve::KIND_KUBERNETES;
 
 /// A class, or parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +80,7 @@ impl Controller {
         }
         let api = Api::<JobClass>::all(self.context.client.clone());
         let in_use = !self.users.keys(&class.uid).is_empty();
-        if self.set_hold(&api, &class.object.metadata, hold(&class.object.metadata, in_use), term).await? {
+        if self.set_hold(&api, "JobClass", &class.object.metadata, hold(&class.object.metadata, in_use), term).await? {
             return Ok(()); // its change comes back
         }
         // The backend is the API server that this was read from.
@@ -91,6 +90,7 @@ impl Controller {
         let patch = merge_difference(class.object.status.as_ref(), &status);
         let _sending = self.context.fence.begin(term)?;
         status_merge_patch(&api, name, observed, &patch).await?;
+        self.context.steps.wrote("JobClass", "patch");
         Ok(())
     }
 
@@ -98,24 +98,46 @@ impl Controller {
         let Some(parameters) = self.context.informers.kubernetes.get(&ObjectKey::new("", name.clone())) else { return Ok(()) };
         let api = Api::<KubernetesExecutionParameters>::all(self.context.client.clone());
         let in_use = !self.users_of_parameters.keys(&parameters.uid).is_empty();
-        self.set_hold(&api, &parameters.object.metadata, hold(&parameters.object.metadata, in_use), term).await?;
+        self.set_hold(&api, KIND_KUBERNETES, &parameters.object.metadata, hold(&parameters.object.metadata, in_use), term).await?;
         Ok(())
     }
 
     /// True if it wrote.
-    async fn set_hold<K>(&self, api: &Api<K>, meta: &ObjectMeta, hold: Hold, term: u64) -> Result<bool, OperationError>
+    async fn set_hold<K>(&self, api: &Api<K>, kind: &'static str, meta: &ObjectMeta, hold: Hold, term: u64) -> Result<bool, OperationError>
     where
-        K: kube::Resource + Clone + DeserializeOwned + std::fmt::Debug,
+        K: kube::Resource + Clone,
     {
         let finalizers = meta.finalizers.as_deref().unwrap_or_default();
+        let uid = meta.uid.as_deref().unwrap_or_default();
         let wanted = match hold {
             Hold::Leave => return Ok(false),
             Hold::Add => finalizers.iter().cloned().chain([FINALIZER_CLASS_IN_USE.to_owned()]).collect(),
+            // A Job that was accepted a moment ago is in no cache yet; after this one none can be: what is being deleted accepts nothing.
+            Hold::Release if self.is_in_use(uid).await? => return Ok(false),
             Hold::Release => without(finalizers, FINALIZER_CLASS_IN_USE),
         };
-        let patch = json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": wanted}});
+        let observed = Precondition { uid, resource_version: meta.resource_version.as_deref().unwrap_or_default() };
         let _sending = self.context.fence.begin(term)?;
-        api.patch(meta.name.as_deref().unwrap_or_default(), &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(CallError::from)?;
+        finalizers_merge_patch(api, meta.name.as_deref().unwrap_or_default(), observed, &wanted).await?;
+        self.context.steps.wrote(kind, "patch");
         Ok(true)
+    }
+
+    /// Whether a Job that has not ended names this UID as its class's or its parameters', asked past every cache: once in the life of a class.
+    async fn is_in_use(&self, uid: &str) -> Result<bool, CallError> {
+        let jobs = Api::<Job>::all(self.context.client.clone());
+        let mut page = ListParams::default().limit(500);
+        loop {
+            let list = read(ReadRetry::default(), || jobs.list(&page)).await?;
+            let uses = |job: Job| {
+                let job = SeenJob::of(job);
+                [job.class_in_use(), job.parameters_in_use()].into_iter().flatten().any(|used| &*used == uid)
+            };
+            if list.items.into_iter().any(uses) {
+                return Ok(true);
+            }
+            let Some(next) = list.metadata.continue_.filter(|next| !next.is_empty()) else { return Ok(false) };
+            page = page.continue_token(&next);
+        }
     }
 }

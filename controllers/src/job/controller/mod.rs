@@ -91,7 +91,7 @@ pub struct Controller {
     /// Jobs that have not ended, by UID of the class or the parameters that they name.
     users: Index<Arc<str>, SeenJob>,
     users_of_parameters: Index<Arc<str>, SeenJob>,
-    /// Resource versions that a write of ours replaced, by Job, until the cache has caught up.
+    /// Resource versions that a write of ours made, by Job, until the cache has caught up.
     outdated: Mutex<HashMap<ObjectKey, Arc<str>>>,
     /// What came of the last attempt to make an execution, by Job, with its UID.
     attempts: Mutex<HashMap<ObjectKey, (Arc<str>, Attempt)>>,

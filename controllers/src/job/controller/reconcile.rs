@@ -195,6 +195,7 @@ impl Controller {
         match decision.action {
             Action::Nothing | Action::Confirm => {}
             Action::AddFinalizer => self.set_finalizer(stored, &version, true, term).await?,
+            Action::DropConfirmation => self.drop_confirmation(stored, &version, term).await?,
             Action::RemoveFinalizer => self.set_finalizer(stored, &version, false, term).await?,
             Action::Acquire | Action::Start => return self.ensure(stored, target, look, wake).await,
             Action::Stop => self.adapter.cancel(target).await?,

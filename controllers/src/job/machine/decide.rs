@@ -8,13 +8,15 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::draft::{Draft, Verdict, after};
-use super::input::{Attempt, Ending, Execution, JobFacts, Observation};
+use super::input::{Attempt, Ending, Execution, JobFacts, Observation, Started};
+use crate::job::api::names::{ADAPTER_KUBERNETES, ADAPTER_OPENSANDBOX};
 use crate::job::api::spec::DesiredState;
 use crate::job::api::status::{JobResult, JobStatus};
 use crate::job::reason::{COMPLETED, ERROR, Failure, NotScheduled, OOM_KILLED, Unfinished, Unobserved};
 use crate::job::resolve::{Admission, Parameters, Resolution};
 
-/// A Job that gets its execution within this time is told of it in one write; a slower one is told in between.
+/// What is over within this time is told of together with what comes next, in one write: that a Job waits for its execution, and that its process
+/// runs. So a Job that succeeds costs six writes at most, unless it waits and runs for longer than that.
 const QUIET: Duration = Duration::from_secs(2);
 /// So many failed attempts to see an execution, and so long, before it counts as unknown (design of Jobs, §0).
 const UNREACHABLE_FAILURES: u32 = 3;
@@ -52,6 +54,8 @@ pub enum Action {
     Settle,
     /// Remove everything of the backend (Delete).
     Delete,
+    /// Take the confirmation of a loss off the Job: its execution was seen again since.
+    DropConfirmation,
     /// Take the finalizer off: nothing is left.
     RemoveFinalizer,
     /// Delete the Job: its time to live is over.
@@ -61,7 +65,7 @@ pub enum Action {
 /// Decides.
 pub fn decide(job: JobFacts<'_>, seen: &Observation, now: Timestamp) -> Decision {
     if seen.resolution == Resolution::Foreign {
-        return Decision { status: None, action: Action::Nothing, wake: None };
+        return Decision { status: None, action: foreign(job, seen), wake: None };
     }
     let mut draft = Draft::new(job, now);
     let action = if draft.has_ended() { ended(&mut draft, job, seen) } else { live(&mut draft, job, seen) };
@@ -69,6 +73,17 @@ pub fn decide(job: JobFacts<'_>, seen: &Observation, now: Timestamp) -> Decision
     // What is about to be read again is told when it has been.
     let status = status.filter(|_| action != Action::Confirm);
     Decision { status, action, wake }
+}
+
+/// A Job of another controller is left alone. But a policy may have put our finalizer onto it when it was created, and nobody else may take that off
+/// (design of Jobs, §0: what no class of ours resolved is released at once on deletion).
+fn foreign(job: JobFacts<'_>, seen: &Observation) -> Action {
+    let executed = job.status.is_some_and(|status| status.execution.is_some());
+    match job.deleting && job.finalizer && !executed {
+        false => Action::Nothing,
+        true if seen.confirmed => Action::RemoveFinalizer,
+        true => Action::Confirm,
+    }
 }
 
 fn live(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> Action {
@@ -83,7 +98,7 @@ fn live(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> Action 
         draft.end(&verdict);
         return Action::Nothing;
     }
-    let unknown = tell(draft, seen);
+    let unknown = tell(draft, job, seen);
     if unknown && is_lost(draft, job, seen) {
         if !seen.confirmed {
             return Action::Confirm;
@@ -93,7 +108,7 @@ fn live(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> Action 
         draft.end(&Verdict { failure: Some(Failure::BackendLost), message, result: None });
         return Action::Nothing;
     }
-    match stop(draft, job, seen) {
+    let action = match stop(draft, job, seen) {
         Some((failure, message)) => stopping(draft, job, seen, failure, &message, unknown),
         // Whatever the execution does, nothing else may become one.
         None if unknown => {
@@ -104,7 +119,9 @@ fn live(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> Action 
             }
         }
         None => going(draft, job, seen),
-    }
+    };
+    // It was about a loss that was none. The next one is for an administrator to confirm again.
+    if action == Action::Nothing && job.loss_confirmed && draft.unobserved_since().is_none() { Action::DropConfirmation } else { action }
 }
 
 /// Records an execution that exists, where that is still allowed; all that follows needs it on record.
@@ -136,13 +153,13 @@ fn may_have_been_made(seen: &Observation) -> bool {
 /// The adapter's name, as `status.execution.adapter` has it.
 pub fn adapter_of(admission: &Admission) -> &'static str {
     match admission.parameters {
-        Parameters::Kubernetes(_) => "kubernetes",
-        Parameters::OpenSandbox(_) => "opensandbox",
+        Parameters::Kubernetes(_) => ADAPTER_KUBERNETES,
+        Parameters::OpenSandbox(_) => ADAPTER_OPENSANDBOX,
     }
 }
 
 /// Tells what the execution does, as far as it is seen. True if that can't be said.
-fn tell(draft: &mut Draft<'_>, seen: &Observation) -> bool {
+fn tell(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> bool {
     match &seen.backend.execution {
         Execution::Absent if draft.is_recorded() => {
             unknown(draft, Unobserved::PodVanished, "the execution is gone without a trace of its end");
@@ -180,6 +197,7 @@ fn tell(draft: &mut Draft<'_>, seen: &Observation) -> bool {
             }
             draft.unfinished(wait.reason, &wait.message);
         }
+        Execution::Running(started) if is_brief(draft, job, *started) => draft.getting_on(),
         Execution::Running(started) => {
             draft.getting_on();
             draft.start(*started);
@@ -188,6 +206,21 @@ fn tell(draft: &mut Draft<'_>, seen: &Observation) -> bool {
     }
     draft.observed();
     false
+}
+
+/// Whether a process that has just begun may yet end before it is told that it runs, and there is nothing else to tell. It is looked at again when
+/// that is over, or its deadline.
+fn is_brief(draft: &mut Draft<'_>, job: JobFacts<'_>, started: Started) -> bool {
+    let settled = !draft.is_starting() || draft.stop_reason().is_some() || job.deleting || job.spec.desired_state == DesiredState::Cancelled;
+    let start = started.at.max(started.earliest);
+    let deadline = job.spec.active_deadline_seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+    let told = after(start, deadline.map_or(QUIET, |deadline| deadline.min(QUIET)));
+    // A node whose clock is ahead tells nothing of how long it has run.
+    if settled || start > draft.now || draft.now >= told {
+        return false;
+    }
+    draft.wake_at(told);
+    true
 }
 
 fn unknown(draft: &mut Draft<'_>, reason: Unobserved, message: &str) {
@@ -362,17 +395,18 @@ fn ended(draft: &mut Draft<'_>, job: JobFacts<'_>, seen: &Observation) -> Action
         }
     }
     let proven = draft.unobserved_since().is_none();
-    if job.deleting {
-        return clean_up(job, seen);
-    }
     if backend.strays {
         return Action::Sweep;
     }
-    if !draft.is_recorded() && backend.leftovers {
-        return Action::Delete;
-    }
+    // Also of a Job that is being deleted: what runs beside its process is stopped by nothing else.
     if proven && backend.held {
         return Action::Settle;
+    }
+    if job.deleting {
+        return clean_up(job, seen);
+    }
+    if !draft.is_recorded() && backend.leftovers {
+        return Action::Delete;
     }
     let (Some(end), Some(seconds)) = (draft.completion_time(), job.spec.ttl_seconds_after_finished) else { return Action::Nothing };
     let expiry = after(end, Duration::from_secs(u64::from(seconds.unsigned_abs())));

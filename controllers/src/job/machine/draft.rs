@@ -92,6 +92,11 @@ impl<'a> Draft<'a> {
         self.find(SUCCEEDED).is_some()
     }
 
+    /// Whether it was told last that the process is about to start.
+    pub fn is_starting(&self) -> bool {
+        self.find(SUCCEEDED).is_some_and(|condition| condition.reason == Unfinished::Starting.as_str())
+    }
+
     pub fn is_recorded(&self) -> bool {
         self.status.execution.is_some()
     }

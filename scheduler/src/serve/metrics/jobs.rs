@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_controllers::job::controller::{Age, Tally};
-use berth_controllers::job::measure::{Group, JobObserver, Step};
+use berth_controllers::job::measure::{Group, JobObserver, Operation, Outcome, Request, Step};
 use berth_runtime::ServerTime;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -30,6 +30,9 @@ pub struct Jobs {
     swept: IntCounter,
     ambiguous: IntCounter,
     conflicts: IntCounter,
+    reattached: IntCounterVec,
+    requests: HistogramVec,
+    writes: IntCounterVec,
 }
 
 impl Jobs {
@@ -37,6 +40,8 @@ impl Jobs {
         // From 10 ms to a good hour; executions to a week.
         let short = || exp(0.01, 3.0, 13);
         let long = || exp(0.1, 3.0, 15);
+        // One request: from 2 ms to half a minute.
+        let request = || exp(0.002, 4.0, 8);
         Ok(Self {
             queue: d.histograms("berth_job_queue_duration_seconds", "From a Job's creation to Accepted=True.", OF, short()?)?,
             scheduling: d.histograms("berth_job_scheduling_duration_seconds", "From Accepted=True to Scheduled=True.", OF, short()?)?,
@@ -65,6 +70,19 @@ impl Jobs {
             swept: d.counter("berth_job_orphans_swept_total", "Jobs that are gone and whose backend was still there and was removed.")?,
             ambiguous: d.counter("berth_job_ambiguous_total", "Writes about Jobs that had no answer; each was read before anything else was done.")?,
             conflicts: d.counter("berth_job_conflicts_total", "Steps that were refused since the Job, or what belongs to it, had changed or was gone.")?,
+            reattached: d.counters("berth_job_reattached_total", "Executions that were seen again after nothing certain was known of them.", OF)?,
+            requests: d.histograms(
+                "berth_job_adapter_request_duration_seconds",
+                "Requests to execution backends. op: ensure, observe, cancel, delete. outcome: definite (it took effect or was refused), retry (it had no \
+                 effect), ambiguous (it may have had).",
+                &["adapter", "op", "outcome"],
+                request()?,
+            )?,
+            writes: d.counters(
+                "berth_job_api_writes_total",
+                "Writes about Jobs that took effect, Events apart. kind: Job is ours, batch/Job the native one. verb: create, patch, delete.",
+                &["kind", "verb"],
+            )?,
         })
     }
 }
@@ -96,7 +114,27 @@ impl JobObserver for Jobs {
             Step::Swept => self.swept.inc(),
             Step::AnswerLost => self.ambiguous.inc(),
             Step::Conflict => self.conflicts.inc(),
+            Step::Reattached => self.reattached.with_label_values(of).inc(),
         }
+    }
+
+    fn requested(&self, request: &Request) {
+        let op = match request.operation {
+            Operation::Ensure => "ensure",
+            Operation::Observe => "observe",
+            Operation::Cancel => "cancel",
+            Operation::Delete => "delete",
+        };
+        let outcome = match request.outcome {
+            Outcome::Definite => "definite",
+            Outcome::Retry => "retry",
+            Outcome::Ambiguous => "ambiguous",
+        };
+        self.requests.with_label_values(&[request.adapter, op, outcome]).observe(request.took.as_secs_f64());
+    }
+
+    fn wrote(&self, kind: &'static str, verb: &'static str) {
+        self.writes.with_label_values(&[kind, verb]).inc();
     }
 }
 
@@ -194,6 +232,10 @@ mod tests {
         jobs.stepped(&group, &Step::Started(second));
         jobs.stepped(&group, &Step::Finished { reason: "Completed", ran: Some(second), stopped: None, overshot: None });
         jobs.stepped(&Group::default(), &Step::Swept);
+        jobs.wrote("Pod", "patch");
+        jobs.requested(&Request { adapter: "kubernetes", operation: Operation::Cancel, outcome: Outcome::Retry, took: second });
+        assert_eq!(jobs.writes.with_label_values(&["Pod", "patch"]).get(), 1);
+        assert_eq!(jobs.requests.with_label_values(&["kubernetes", "cancel", "retry"]).get_sample_count(), 1);
         assert_eq!(jobs.finished.with_label_values(&["small", "kubernetes", "Completed"]).get(), 1);
         assert_eq!((jobs.started.with_label_values(&["small", "kubernetes"]).get(), jobs.swept.get()), (1, 1));
         assert_eq!(jobs.execution.with_label_values(&["small", "kubernetes"]).get_sample_count(), 1);

@@ -39,7 +39,7 @@ pub fn native_job(key: &ObjectKey, uid: &str, spec: &JobSpec, resources: &Resour
         template,
         ..batch::JobSpec::default()
     };
-    let annotations = BTreeMap::from([(ANNOTATION_BUILT_OF.to_owned(), built_of(&spec))]);
+    let annotations = BTreeMap::from([(ANNOTATION_BUILT_OF.to_owned(), fingerprint(&spec))]);
     batch::Job {
         metadata: ObjectMeta {
             name: Some(native_name(uid)),
@@ -52,6 +52,11 @@ pub fn native_job(key: &ObjectKey, uid: &str, spec: &JobSpec, resources: &Resour
         spec: Some(spec),
         status: None,
     }
+}
+
+/// Of what a native Job was built, as its annotation says.
+pub fn built_of(native: &batch::Job) -> Option<String> {
+    native.metadata.annotations.as_ref()?.get(ANNOTATION_BUILT_OF).cloned()
 }
 
 /// So that garbage collection takes the native Job if the Job goes without us. Nothing relies on it: it is stripped by an orphaning deletion.
@@ -67,7 +72,7 @@ fn owner(key: &ObjectKey, uid: &str) -> OwnerReference {
 }
 
 /// Tells builds apart. Another version of Berth may tell the same one differently: an idle native Job is then made anew.
-fn built_of(spec: &batch::JobSpec) -> String {
+fn fingerprint(spec: &batch::JobSpec) -> String {
     let mut hasher = DefaultHasher::new();
     serde_json::to_string(spec).unwrap_or_default().hash(&mut hasher);
     format!("{:016x}", hasher.finish())

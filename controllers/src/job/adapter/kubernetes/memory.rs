@@ -1,7 +1,7 @@
-//! What the adapter remembers of Pods that it has seen: until when a process was seen not to have begun, in which container it began, whether it had
-//! ended before the Pod's deletion was asked for, and when that was, and which version a patch of ours replaced. A restart forgets it; then a start
-//! is bounded by the time at which the Pod got its node, a second start may go unnoticed, an end beside a deletion counts as a stop, and a patch may
-//! be sent once more, which fails its own test.
+//! What the adapter remembers of Pods that it has seen: until when a process was seen not to have begun and when it had, in which container, whether it had
+//! ended before the Pod's deletion was asked for, and when that was, whether the node had decided to end it, and which version a patch of ours
+//! replaced. A restart forgets it; then a start is bounded by the time at which the Pod got its node, a second start may go unnoticed, an end beside a
+//! deletion counts as a stop, and a patch may be sent once more, which fails its own test.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -39,7 +39,8 @@ impl Memory {
         }
         let Some(new) = new else { return };
         let known = pods.entry(new.uid.to_string()).or_default();
-        let Earlier { waited_until, ended_undeleted, deletion_requested } = &mut known.earlier;
+        let Earlier { waited_until, ended_undeleted, deletion_requested, running_by, was_being_ended } = &mut known.earlier;
+        *was_being_ended |= new.object.is_being_ended;
         match new.object.deletion {
             None => *ended_undeleted |= new.object.main.as_ref().is_some_and(Main::has_ended),
             Some(deletion) => *deletion_requested = deletion_requested.or(deletion.requested),
@@ -47,7 +48,12 @@ impl Memory {
         match &new.object.main {
             None => *waited_until = Some(now),
             Some(main) if main.is_waiting() => *waited_until = Some(now),
-            Some(main) => known.began(main),
+            Some(main) => {
+                if !main.has_ended() {
+                    *running_by = running_by.or(waited_until.and(Some(now)));
+                }
+                known.began(main);
+            }
         }
     }
 
@@ -126,6 +132,22 @@ mod tests {
     }
 
     #[test]
+    fn it_knows_by_when_a_process_had_begun_if_it_saw_that() {
+        let waiting = || pod("u", None);
+        let running = || pod("u", Some((MainState::Running { started: None }, "c1", 0)));
+        let ended = MainState::Terminated { code: 0, reason: String::new(), message: String::new(), started: None, finished: None };
+        let ended = || pod("u", Some((ended.clone(), "c1", 0)));
+        let told = |versions: &[Stored<SeenPod>]| {
+            let memory = Memory::default();
+            versions.iter().zip(1..).for_each(|(version, second)| memory.changed(None, Some(version), at(second)));
+            memory.earlier("u").running_by
+        };
+        assert_eq!(told(&[waiting(), waiting(), running(), running(), ended()]), Some(at(3)));
+        assert_eq!(told(&[running(), running()]), None, "after a restart: it may have begun long ago");
+        assert_eq!(told(&[waiting(), ended()]), None);
+    }
+
+    #[test]
     fn it_knows_what_came_first_the_end_or_the_deletion() {
         let ended = || MainState::Terminated { code: 0, reason: String::new(), message: String::new(), started: None, finished: Some(at(5)) };
         let version = |state: MainState, deletion: Option<Deletion>| {
@@ -144,6 +166,17 @@ mod tests {
         assert_eq!(told(&[version(running(), None), version(ended(), None), version(ended(), Some(last_word))]), (true, None));
         assert_eq!(told(&[version(running(), Some(asked)), version(ended(), Some(asked)), version(ended(), Some(last_word))]), (false, Some(at(4))));
         assert_eq!(told(&[version(ended(), Some(last_word))]), (false, None), "after a restart");
+    }
+
+    #[test]
+    fn it_knows_that_the_node_had_decided_to_end_the_pod() {
+        let memory = Memory::default();
+        let mut ending = pod("u", Some((MainState::Running { started: None }, "c1", 0)));
+        ending.object = Arc::new(SeenPod { is_being_ended: true, ..(*ending.object).clone() });
+        memory.changed(None, Some(&ending), at(1));
+        let ended = MainState::Terminated { code: 0, reason: String::new(), message: String::new(), started: None, finished: Some(at(5)) };
+        memory.changed(Some(&ending), Some(&pod("u", Some((ended, "c1", 0)))), at(6));
+        assert!(memory.earlier("u").was_being_ended && !memory.earlier("v").was_being_ended);
     }
 
     #[test]

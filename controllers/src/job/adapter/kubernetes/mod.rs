@@ -35,15 +35,16 @@ use kube::{Api, Client};
 
 use super::{Adapter, Extent, Freshness, NOTE_DUPLICATE, OperationError, Seen, Target};
 use crate::job::api::kubernetes::{KubernetesExecutionParametersSpec, NodeLostPolicy};
-use crate::job::api::names::reference;
+use crate::job::api::names::{ADAPTER_KUBERNETES, reference};
 use crate::job::machine::Attempt;
-use crate::job::measure::JobObserver;
+use crate::job::measure::{JobObserver, Operation};
 use crate::job::resolve::{Admission, Parameters};
+use build::{built_of, native_job};
 use memory::Memory;
 use names::{LABEL_JOB_UID, native_name};
-use observe::{Clues, Known, is_late, look};
+use observe::{Known, adjusted, is_late, look};
 use seen::{MainState, SeenNative, SeenPod};
-use verdict::{Circumstances, Graces, NodeFate};
+use verdict::{Circumstances, Clues, Graces, NodeFate, is_given_up_without_its_node};
 
 /// What the adapter works with.
 pub struct Tools {
@@ -83,73 +84,89 @@ impl Kubernetes {
     /// UIDs of Jobs that had this name and still have something here, `live` apart.
     pub fn orphans(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String> {
         let natives = self.natives_of.get(key).into_iter().map(|native| native.object.job_uid.clone());
-        let mut uids: Vec<String> = natives.chain(self.pods_of.get(key).into_iter().map(|pod| pod.object.job_uid.clone())).collect();
+        let pods = self.pods_of.get(key).into_iter().filter(|pod| pod.object.is_named_after(&pod.object.job_uid)).map(|pod| pod.object.job_uid.clone());
+        let mut uids: Vec<String> = natives.chain(pods).collect();
         uids.retain(|uid| !uid.is_empty() && Some(uid.as_str()) != live);
         uids.sort_unstable();
         uids.dedup();
         uids
     }
 
-    /// What the watches have brought of a Job's backend.
-    fn cached(&self, job: Target<'_>) -> Known {
+    /// What the watches have brought of a Job's backend. `wanted`: what its native Job must be built of, if that can be said.
+    fn cached(&self, job: Target<'_>, wanted: Option<String>) -> Known {
         let native = self.tools.natives.get(&ObjectKey { namespace: job.key.namespace.clone(), name: Arc::from(native_name(job.uid)) });
         let mut pods = self.pods_of.get(job.key);
         pods.retain(|pod| pod.object.job_uid == job.uid);
-        Known { native, pods }
+        Known::new(job.uid, job.recorded, native, pods, wanted)
     }
 
-    /// The same, asked of a quorum.
-    async fn asked(&self, job: Target<'_>) -> Result<Known, CallError> {
+    /// The same, asked of a quorum. Pods that a watch has brought are read by name; only if there is none left is it asked which there are, since
+    /// that is answered by a look at every Pod of the namespace.
+    async fn asked(&self, job: Target<'_>, wanted: Option<String>) -> Result<Known, CallError> {
         let natives: Api<batch::Job> = Api::namespaced(self.tools.client.clone(), &job.key.namespace);
         let pods: Api<Pod> = Api::namespaced(self.tools.client.clone(), &job.key.namespace);
-        let labelled = ListParams::default().labels(&format!("{LABEL_JOB_UID}={}", job.uid));
         let name = native_name(job.uid);
-        let (native, pods) = futures::try_join!(get_uncached(&natives, &name), read(ReadRetry::default(), || pods.list(&labelled)))?;
+        let cached = self.cached(job, None).pods;
+        let named = futures::future::try_join_all(cached.iter().map(|pod| self.timed(Operation::Observe, get_uncached(&pods, &pod.key.name))));
+        let (native, named) = futures::try_join!(self.timed(Operation::Observe, get_uncached(&natives, &name)), named)?;
+        let mut found: Vec<Pod> =
+            named.into_iter().zip(&cached).filter_map(|(pod, cached)| pod.filter(|pod| pod.metadata.uid.as_deref() == Some(&*cached.uid))).collect();
+        if found.is_empty() {
+            let labelled = ListParams::default().labels(&format!("{LABEL_JOB_UID}={}", job.uid));
+            found = self.timed(Operation::Observe, read(ReadRetry::default(), || pods.list(&labelled))).await?.items;
+        }
         let native = native.map(|native| stored(&native.metadata, SeenNative::of(&native)));
-        let pods = pods.items.iter().map(|pod| stored(&pod.metadata, SeenPod::of(pod))).collect();
-        Ok(Known { native, pods })
+        let pods = found.iter().map(|pod| stored(&pod.metadata, SeenPod::of(pod))).collect();
+        Ok(Known::new(job.uid, job.recorded, native, pods, wanted))
     }
 
     async fn see(&self, job: Target<'_>, admission: Option<&Admission>, freshness: Freshness) -> Result<Seen, OperationError> {
         let recorded = recorded_pod(job);
+        let parameters = parameters_of(admission);
+        let wanted =
+            admission.filter(|_| recorded.is_none()).and_then(|admission| built_of(&native_job(job.key, job.uid, job.spec, &admission.resources, &parameters)));
         let mut known = match freshness {
-            Freshness::Cached => self.cached(job),
-            Freshness::Quorum => self.asked(job).await?,
+            Freshness::Cached => self.cached(job, wanted.clone()),
+            Freshness::Quorum => self.asked(job, wanted.clone()).await?,
         };
         if freshness == Freshness::Cached && !job.ended && recorded.is_some() && known.own_pod(job.uid, recorded).is_none() {
             // A cache proves no absence.
-            known = self.asked(job).await?;
-        }
-        let now = self.tools.time.now();
-        let parameters = parameters_of(admission);
-        let mut clues = Clues::default();
-        if recorded.is_none() && is_late(&known, job.uid, now) {
-            clues.refusal = self.told(&job.key.namespace, &native_uid(&known), "FailedCreate").await?.map(|message| text::refusal(&message));
+            known = self.asked(job, wanted).await?;
         }
         let pod = known.own_pod(job.uid, recorded).map(|pod| pod.object.clone());
-        let missing_pull_secret = match &pod {
-            Some(pod) if pod.has_pull_secrets && is_pulling_in_vain(pod) => self.told(&job.key.namespace, &pod.uid, "FailedToRetrieveImagePullSecret").await?,
-            _ => None,
-        };
-        let node = match &pod {
-            Some(pod) if pod.ended.is_some() && is_still_running(pod) => self.fate(pod, &parameters.node_lost_policy).await?,
-            _ => NodeFate::Unknown,
-        };
+        let clues = self.clues(job, &known, pod.as_deref(), &parameters).await?;
         let earlier = pod.as_ref().map(|pod| self.memory.earlier(&pod.uid)).unwrap_or_default();
-        let circumstances =
-            Circumstances { now, earlier, graces: graces(&parameters), node, missing_pull_secret: missing_pull_secret.as_deref(), image: &job.spec.task.image };
-        let mut seen = look(job.uid, recorded, &known, &clues, &parameters.injected_containers, &circumstances);
+        let circumstances = Circumstances { now: self.tools.time.now(), earlier, graces: graces(&parameters), clues: &clues, image: &job.spec.task.image };
+        let mut seen = look(job.uid, recorded, &known, &parameters.injected_containers, &circumstances);
         if let Some(pod) = &pod {
             seen.notes.extend(self.memory.take_duplicate(&pod.uid).map(|note| (NOTE_DUPLICATE, note)));
+            let accepted = admission.filter(|_| recorded.is_none()).map(|admission| &admission.resources);
+            seen.notes.extend(accepted.and_then(|accepted| adjusted(pod, accepted)).map(|note| ("ResourcesAdjusted", note)));
         }
         Ok(seen)
+    }
+
+    /// What only asking brings, asked where it matters.
+    async fn clues(&self, job: Target<'_>, known: &Known, pod: Option<&SeenPod>, parameters: &KubernetesExecutionParametersSpec) -> Result<Clues, CallError> {
+        let mut clues = Clues::default();
+        if recorded_pod(job).is_none() && is_late(known, job.uid, self.tools.time.now()) {
+            clues.refusal = self.told(&job.key.namespace, &native_uid(known), "FailedCreate").await?.map(|message| text::refusal(&message));
+        }
+        let Some(pod) = pod else { return Ok(clues) };
+        if pod.has_pull_secrets && is_pulling_in_vain(pod) {
+            clues.missing_pull_secret = self.told(&job.key.namespace, &pod.uid, "FailedToRetrieveImagePullSecret").await?;
+        }
+        if pod.ended.is_some() && is_still_running(pod) || is_given_up_without_its_node(pod) {
+            clues.node = self.fate(pod, &parameters.node_lost_policy).await?;
+        }
+        Ok(clues)
     }
 
     /// The last Event of that reason about the object of that UID.
     async fn told(&self, namespace: &str, uid: &str, reason: &str) -> Result<Option<String>, CallError> {
         let events: Api<Event> = Api::namespaced(self.tools.client.clone(), namespace);
         let about = ListParams::default().fields(&format!("involvedObject.uid={uid},reason={reason}"));
-        let list = read(ReadRetry::default(), || events.list(&about)).await?;
+        let list = self.timed(Operation::Observe, read(ReadRetry::default(), || events.list(&about))).await?;
         let latest = list.items.into_iter().max_by_key(|event| {
             let time = event.last_timestamp.as_ref().map(|time| time.0);
             time.or_else(|| event.event_time.as_ref().map(|time| time.0)).or_else(|| event.metadata.creation_timestamp.as_ref().map(|time| time.0))
@@ -161,7 +178,7 @@ impl Kubernetes {
     async fn fate(&self, pod: &SeenPod, policy: &NodeLostPolicy) -> Result<NodeFate, CallError> {
         const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
         let Some(name) = &pod.node else { return Ok(NodeFate::Unknown) };
-        let node = get_uncached(&Api::<Node>::all(self.tools.client.clone()), name).await?;
+        let node = self.timed(Operation::Observe, get_uncached(&Api::<Node>::all(self.tools.client.clone()), name)).await?;
         let over = match node {
             None => *policy == NodeLostPolicy::TrustNodeDeletion,
             Some(node) => node.spec.into_iter().flat_map(|spec| spec.taints.unwrap_or_default()).any(|taint| taint.key == OUT_OF_SERVICE),
@@ -172,7 +189,7 @@ impl Kubernetes {
 
 impl Adapter for Kubernetes {
     fn name(&self) -> &'static str {
-        "kubernetes"
+        ADAPTER_KUBERNETES
     }
 
     fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>> {

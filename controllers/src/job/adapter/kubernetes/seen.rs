@@ -1,12 +1,17 @@
 //! What the informers keep of native Jobs and their Pods: what a verdict can rest on, and no more. No value of a Secret is in it: the API holds
 //! references alone.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::batch::v1 as batch;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::names::{ANNOTATION_BUILT_OF, CONTAINER, FINALIZER_RESULT, GATE_START, LABEL_JOB_NAME, LABEL_JOB_UID};
+use super::build::built_of;
+use super::names::{CONTAINER, FINALIZER_RESULT, GATE_START, LABEL_JOB_NAME, LABEL_JOB_UID, native_name};
+use crate::job::api::resources::{Amounts, Resource, ResourceRequirements};
 
 /// A native Job.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +26,8 @@ pub struct SeenNative {
     pub job_name: String,
     /// What it was built of.
     pub built_of: Option<String>,
+    /// UID of its controller.
+    pub owner: Option<String>,
     /// When it was created.
     pub created: Timestamp,
     /// Is being deleted.
@@ -68,8 +75,12 @@ pub struct SeenPod {
     pub disruption: Option<String>,
     /// The Job's own container; None if the kubelet has said nothing of it.
     pub main: Option<Main>,
-    /// Another container of it runs.
+    /// Its node has decided to end it: Ready is False for PodFailed while `main` runs.
+    pub is_being_ended: bool,
+    /// Another container of it runs, one for its init included.
     pub others_run: bool,
+    /// What `main` asks for and may use.
+    pub resources: ResourceRequirements,
     /// Containers that are not the Job's.
     pub injected: Vec<String>,
     /// An init container that failed, for people.
@@ -147,7 +158,8 @@ impl SeenNative {
             uid: job.metadata.uid.clone().unwrap_or_default(),
             job_uid: label(LABEL_JOB_UID),
             job_name: label(LABEL_JOB_NAME),
-            built_of: job.metadata.annotations.as_ref().and_then(|annotations| annotations.get(ANNOTATION_BUILT_OF)).cloned(),
+            built_of: built_of(job),
+            owner: controller(&job.metadata),
             created: created(&job.metadata),
             deleting: job.metadata.deletion_timestamp.is_some(),
             finished: conditions.into_iter().any(|c| c.status == "True" && matches!(c.type_.as_str(), "Complete" | "Failed")),
@@ -167,13 +179,14 @@ impl SeenPod {
         let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let condition = |kind: &str| conditions.iter().find(|condition| condition.type_ == kind);
         let scheduled = condition("PodScheduled");
+        let main = statuses.iter().find(|status| status.name == CONTAINER);
         let named = spec.map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
         Self {
             name: meta.name.clone().unwrap_or_default(),
             uid: meta.uid.clone().unwrap_or_default(),
             job_uid: label(LABEL_JOB_UID),
             job_name: label(LABEL_JOB_NAME),
-            owner: meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()),
+            owner: controller(meta),
             created: created(meta),
             deletion: deletion(meta),
             finalizers: meta.finalizers.clone().unwrap_or_default(),
@@ -194,7 +207,10 @@ impl SeenPod {
             silent: condition("Ready").is_some_and(|ready| ready.status == "False" && ready.reason.as_deref().unwrap_or_default().is_empty())
                 && condition("ContainersReady").is_some_and(|ready| ready.status == "True"),
             disruption: condition("DisruptionTarget").filter(|target| target.status == "True").map(|target| target.reason.clone().unwrap_or_default()),
-            main: statuses.iter().find(|status| status.name == CONTAINER).map(Main::of),
+            is_being_ended: main.is_some_and(is_running)
+                && condition("Ready").is_some_and(|ready| ready.status == "False" && ready.reason.as_deref() == Some("PodFailed")),
+            main: main.map(Main::of),
+            resources: spec.and_then(|spec| spec.containers.iter().find(|container| container.name == CONTAINER)).map(resources).unwrap_or_default(),
             others_run: statuses.iter().filter(|status| status.name != CONTAINER).chain(inits).any(is_running),
             injected: named.into_iter().flatten().map(|container| container.name.clone()).filter(|name| name != CONTAINER).collect(),
             failed_init: inits.iter().find_map(failed),
@@ -202,9 +218,19 @@ impl SeenPod {
         }
     }
 
+    /// Whether the Job controller named it, for the native Job of the Job of that UID.
+    pub fn is_named_after(&self, uid: &str) -> bool {
+        self.name.strip_prefix(&native_name(uid)).is_some_and(|rest| rest.starts_with('-'))
+    }
+
     /// Has the gate that it was born with.
     pub fn is_gated(&self) -> bool {
         self.gates.iter().any(|gate| gate == GATE_START)
+    }
+
+    /// Whether a process of it may run, now or later: it was released, and has not ended.
+    pub fn may_run(&self) -> bool {
+        !self.is_gated() && self.ended.is_none() && !(self.node.is_none() && self.deletion.is_some())
     }
 
     /// Has the finalizer that holds it for the end.
@@ -248,6 +274,22 @@ impl MainState {
             _ => Self::Waiting { reason: String::new(), message: String::new() },
         }
     }
+}
+
+fn controller(meta: &ObjectMeta) -> Option<String> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone())
+}
+
+fn resources(container: &Container) -> ResourceRequirements {
+    let amounts = |amounts: &Option<BTreeMap<String, Quantity>>| {
+        let mut kept = Amounts::default();
+        for resource in Resource::ALL {
+            *kept.slot(resource) = amounts.as_ref().and_then(|amounts| amounts.get(resource.name())).cloned();
+        }
+        Some(kept).filter(|kept| *kept != Amounts::default())
+    };
+    let resources = container.resources.clone().unwrap_or_default();
+    ResourceRequirements { requests: amounts(&resources.requests), limits: amounts(&resources.limits) }
 }
 
 fn created(meta: &ObjectMeta) -> Timestamp {

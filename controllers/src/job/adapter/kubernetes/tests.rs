@@ -63,7 +63,8 @@ fn deleted(due: &str) -> Value {
 
 fn circumstances() -> Circumstances<'static> {
     let graces = Graces { pull: Duration::from_secs(300), create: Duration::from_secs(600) };
-    Circumstances { now: at(NOW), earlier: Earlier::default(), graces, node: NodeFate::Unknown, missing_pull_secret: None, image: "r/a:1" }
+    static NONE: Clues = Clues { refusal: None, missing_pull_secret: None, node: NodeFate::Unknown };
+    Circumstances { now: at(NOW), earlier: Earlier::default(), graces, clues: &NONE, image: "r/a:1" }
 }
 
 fn seen(changes: Value) -> Execution {
@@ -215,7 +216,9 @@ fn a_pod_s_own_deadline_is_a_stop() {
 fn an_init_container_that_failed() {
     let init = json!([{"name": "inject", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": terminated(7, "Error")}]);
     let failed = and(main("Failed", json!({"waiting": {"reason": "PodInitializing"}})), json!({"status": {"initContainerStatuses": init}}));
-    never_started(seen(failed), Failure::StartFailed, "init container inject ended with exit code 7");
+    never_started(seen(failed.clone()), Failure::StartFailed, "init container inject ended with exit code 7");
+    // One that was told to stop has not failed.
+    stopped(seen(and(failed, deleted("2026-11-29T10:05:20Z"))), None, false, "before the process began");
 }
 
 // Observations, §3: the container never ran.
@@ -233,7 +236,8 @@ fn images_that_cant_be_pulled_are_waited_for_for_the_class_s_grace() {
     assert_eq!(seen(waiting("ImagePullBackOff", &backing_off)), image(Failure::ImagePullFailed, 300, cause), "the same text: it alternates for ever");
     assert_eq!(seen(waiting("ErrImageNeverPull", "x")), image(Failure::ImagePullFailed, 0, "the node has no image r/a:1, and the class forbids to pull it"));
     assert_eq!(seen(waiting("InvalidImageName", "x")), image(Failure::InvalidImageName, 0, "r/a:1 is no name of an image"));
-    let missing = Circumstances { missing_pull_secret: Some("Unable to retrieve some image pull secrets (late)"), ..circumstances() };
+    let clues = Clues { missing_pull_secret: Some("Unable to retrieve some image pull secrets (late)".into()), ..Clues::default() };
+    let missing = Circumstances { clues: &clues, ..circumstances() };
     let expected = image(Failure::ImagePullSecretUnavailable, 300, "Unable to retrieve some image pull secrets (late)");
     assert_eq!(execution(&pod(waiting("ErrImagePull", "401 Unauthorized")), &missing), expected);
 }
@@ -341,6 +345,21 @@ fn the_kubelets_last_word_about_a_pod_is_no_time_at_which_its_deletion_was_asked
     stopped(execution(&pod(evicted), &Circumstances { earlier, ..circumstances() }), Some(0), true, "Evicted: disk");
 }
 
+/// The node's clock is two seconds behind: what it ended at 10:05:02, when it was told to at 10:05:01, it says to have ended before that.
+#[test]
+fn a_node_whose_clock_is_behind_makes_a_stop_no_end_of_its_own() {
+    for (code, phase) in [(0, "Succeeded"), (143, "Failed")] {
+        let ended = pod(and(main(phase, terminated(code, "")), deleted("2026-11-29T10:05:31Z")));
+        let judged = |running_by: Option<&str>| {
+            execution(&ended, &Circumstances { earlier: Earlier { running_by: running_by.map(at), ..Earlier::default() }, ..circumstances() })
+        };
+        // It ran for 295 s, by its node's clock, and had begun by 10:00:07 by ours.
+        stopped(judged(Some("2026-11-29T10:00:07Z")), Some(code), true, "the Pod was deleted");
+        assert_eq!(judged(Some("2026-11-29T10:00:05Z")), exited(code, false), "it had ended a second before");
+        assert_eq!(judged(None), exited(code, false), "after a restart the clocks are all there is");
+    }
+}
+
 #[test]
 fn evicted_through_the_api() {
     let scheduled = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-29T10:00:00Z"});
@@ -376,8 +395,38 @@ fn a_pod_that_the_control_plane_gave_up_may_still_run() {
         and(and(running, json!({"metadata": {"deletionTimestamp": "2026-11-29T10:05:00Z", "deletionGracePeriodSeconds": 0}})), disruption)
     };
     lost(seen(given_up()), "given up while its process was running");
-    let over = Circumstances { node: NodeFate::Over, ..circumstances() };
+    let clues = Clues { node: NodeFate::Over, ..Clues::default() };
+    let over = Circumstances { clues: &clues, ..circumstances() };
     stopped(execution(&pod(given_up()), &over), None, true, "node n is out of service");
+}
+
+/// The node was lost while the image was pulled, which a kubelet goes on with; then the Node object was deleted.
+#[test]
+fn a_pod_that_was_given_up_before_its_process_was_seen_may_begin_it() {
+    let disruption = |reason: &str| json!({"status": {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]}});
+    let clues = Clues { node: NodeFate::Over, ..Clues::default() };
+    let over = Circumstances { clues: &clues, ..circumstances() };
+    for state in [Some(json!({"waiting": {"reason": "ContainerCreating"}})), None] {
+        let state = state.map_or_else(|| json!({}), |state| main("Failed", state));
+        let given_up = and(and(state.clone(), deleted("2026-11-29T10:05:00Z")), disruption("DeletionByPodGC"));
+        assert!(is_given_up_without_its_node(&pod(given_up.clone())));
+        lost(seen(given_up.clone()), "its process may have begun since");
+        stopped(execution(&pod(given_up), &over), None, false, "before the process began");
+        // What the kubelet itself has ended can't begin.
+        stopped(seen(and(state, disruption("TerminationByKubelet"))), None, false, "before the process began");
+    }
+}
+
+/// The kubelet tells that the process has ended before it tells that it was the one who ended it.
+#[test]
+fn what_the_node_had_decided_to_end_did_not_end_by_itself() {
+    let failed = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "PodFailed"}]}});
+    let running = and(main("Running", json!({"running": {"startedAt": "2026-11-29T10:00:05Z"}})), failed.clone());
+    assert!(pod(running).is_being_ended);
+    let ended = pod(and(main("Running", terminated(0, "Completed")), failed));
+    assert!(!ended.is_being_ended, "PodFailed is what any failure says then");
+    let earlier = Earlier { was_being_ended: true, ..Earlier::default() };
+    stopped(execution(&ended, &Circumstances { earlier, ..circumstances() }), Some(0), true, "the node ended the Pod");
 }
 
 #[test]
@@ -394,6 +443,8 @@ fn ended_during_the_outage_and_told_when_the_kubelet_is_back() {
 
 fn native(changes: &Value) -> Stored<SeenNative> {
     let mut job = json!({"metadata": {"name": "ayj-u-1", "uid": "j-1", "namespace": "ci", "creationTimestamp": "2026-11-29T09:59:58Z",
+        "ownerReferences": [{"apiVersion": "execution.ayatori.ddupan.top/v1alpha1", "kind": "Job", "name": "hello", "uid": "u-1", "controller": true}],
+        "annotations": {"execution.ayatori.ddupan.top/built-of": "this"},
         "labels": {"execution.ayatori.ddupan.top/job-uid": "u-1", "execution.ayatori.ddupan.top/job-name": "hello"}}});
     merge(&mut job, changes);
     let job: batch::Job = from_value(job).unwrap();
@@ -405,16 +456,17 @@ fn known(native: Option<Stored<SeenNative>>, pods: Vec<SeenPod>) -> Known {
         let meta = kube::core::ObjectMeta { name: Some(pod.name.clone()), uid: Some(pod.uid.clone()), ..Default::default() };
         stored(&meta, pod)
     };
-    Known { native, pods: pods.into_iter().map(store).collect() }
+    Known::new("u-1", &[], native, pods.into_iter().map(store).collect(), Some("this".to_owned()))
 }
 
-fn gated(name: &str, changes: Value) -> SeenPod {
-    let base = json!({"metadata": {"name": name, "uid": name}, "spec": {"nodeName": null, "schedulingGates": [{"name": names::GATE_START}]}, "status": {"conditions": []}});
+/// A gated Pod of that UID.
+fn gated(uid: &str, changes: Value) -> SeenPod {
+    let base = json!({"metadata": {"name": format!("ayj-u-1-{uid}"), "uid": uid}, "spec": {"nodeName": null, "schedulingGates": [{"name": names::GATE_START}]}, "status": {"conditions": []}});
     pod(and(base, changes))
 }
 
 fn looked(recorded: Option<&str>, known: &Known, clues: &Clues) -> Seen {
-    look("u-1", recorded, known, clues, &InjectedContainers::StopAfterMain, &circumstances())
+    look("u-1", recorded, known, &InjectedContainers::StopAfterMain, &Circumstances { clues, ..circumstances() })
 }
 
 #[test]
@@ -437,6 +489,13 @@ fn an_execution_is_the_oldest_pod_of_the_native_job_until_one_is_on_record() {
 #[test]
 fn a_label_makes_nothing_ours() {
     let foreign = json!({"metadata": {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "other", "controller": true}]}});
+    // A person's copy of the Pod (kubectl debug --copy-to --keep-labels), beside the execution.
+    let copy = pod(json!({"metadata": {"name": "debug", "uid": "copy", "ownerReferences": null}}));
+    let both = known(Some(native(&json!({}))), vec![gated("a", json!({})), copy]);
+    assert_eq!(both.pods.iter().map(|pod| &*pod.uid).collect::<Vec<_>>(), ["a"]);
+    // Cut off from its native Job by a deletion that orphans, it is known by its name.
+    let orphan = gated("a", json!({"metadata": {"ownerReferences": null}}));
+    assert_eq!(known(None, vec![orphan]).pods.len(), 1);
     let seen = looked(None, &known(Some(native(&json!({}))), vec![gated("x", foreign)]), &Clues::default());
     assert_eq!((seen.backend.execution, seen.backend.references.len()), (Execution::Absent, 0));
     let usurper = native(&json!({"metadata": {"labels": {"execution.ayatori.ddupan.top/job-uid": "other"}}}));
@@ -448,6 +507,33 @@ fn a_label_makes_nothing_ours() {
 }
 
 #[test]
+fn only_what_this_job_would_make_now_becomes_its_execution() {
+    let of_another_class = native(&json!({"metadata": {"annotations": {names::ANNOTATION_BUILT_OF: "that"}}}));
+    let made_by_others = native(&json!({"metadata": {"ownerReferences": null}}));
+    for native in [of_another_class, made_by_others.clone()] {
+        let seen = looked(None, &known(Some(native.clone()), vec![gated("a", json!({}))]), &Clues::default());
+        assert_eq!((seen.backend.execution, seen.backend.references.len(), seen.attempt), (Execution::Absent, 0, None));
+        assert!(seen.backend.leftovers, "it is made anew");
+        // Once on record it is what it is.
+        let seen = looked(Some("a"), &known(Some(native), vec![gated("a", json!({}))]), &Clues::default());
+        assert_eq!(seen.backend.execution, Execution::Idle);
+    }
+    let seen = looked(None, &known(Some(made_by_others), vec![pod(json!({}))]), &Clues::default());
+    assert!(matches!(seen.attempt, Some(Attempt::Later { reason: NotScheduled::BackendNameConflict, .. })), "{:?}", seen.attempt);
+}
+
+#[test]
+fn resources_that_were_changed_on_the_way_are_told() {
+    let given = |resources: Value| pod(json!({"spec": {"containers": [{"name": "main", "resources": resources}]}}));
+    let accepted = |resources: Value| from_value(resources).unwrap();
+    let same = given(json!({"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}}));
+    assert_eq!(adjusted(&same, &accepted(json!({"requests": {"cpu": "1000m"}, "limits": {"memory": "1024Mi"}}))), None);
+    let message = "the Pod was given other resources than the Job was accepted with: requests.cpu 1 instead of 500m, limits.memory 1Gi instead of none";
+    assert_eq!(adjusted(&same, &accepted(json!({"requests": {"cpu": "500m"}}))).as_deref(), Some(message));
+    assert_eq!(adjusted(&given(json!({})), &accepted(json!({}))), None);
+}
+
+#[test]
 fn a_pod_that_was_deleted_before_it_was_recorded_is_nothing_to_record() {
     let seen = looked(None, &known(Some(native(&json!({}))), vec![gated("a", deleted("2026-11-29T10:05:00Z"))]), &Clues::default());
     assert_eq!((seen.backend.execution, seen.backend.references.len(), seen.backend.leftovers), (Execution::Absent, 0, true));
@@ -456,7 +542,7 @@ fn a_pod_that_was_deleted_before_it_was_recorded_is_nothing_to_record() {
 #[test]
 fn a_native_job_that_gets_no_pod_is_asked_why() {
     let young = native(&json!({"metadata": {"creationTimestamp": NOW}}));
-    let refusal = || Clues { refusal: Some("exceeded quota: q".into()) };
+    let refusal = || Clues { refusal: Some("exceeded quota: q".into()), ..Clues::default() };
     let both = known(Some(young), vec![]);
     assert!(!is_late(&both, "u-1", at(NOW)));
     let seen = looked(None, &both, &Clues::default());
@@ -466,7 +552,9 @@ fn a_native_job_that_gets_no_pod_is_asked_why() {
     let seen = looked(None, &old, &refusal());
     let give_up = Some(GiveUp { failure: Failure::PodRejected, after: Duration::from_secs(600) });
     assert_eq!(seen.attempt, Some(Attempt::Later { reason: NotScheduled::BackendRefuses, message: "exceeded quota: q".into(), give_up }));
-    assert_eq!(seen.look_again, Some(at("2026-11-29T10:10:05Z")));
+    assert_eq!(seen.look_again, Some(at("2026-11-29T10:11:00Z")), "a trouble that has lasted is asked for seldom");
+    let recent = native(&json!({"metadata": {"creationTimestamp": "2026-11-29T10:09:56Z"}}));
+    assert_eq!(looked(None, &known(Some(recent), vec![]), &refusal()).look_again, Some(at("2026-11-29T10:10:05Z")));
     let finished = native(&json!({"status": {"conditions": [{"type": "Failed", "status": "True"}]}}));
     assert!(!is_late(&known(Some(finished), vec![]), "u-1", at(NOW)));
 }
@@ -500,7 +588,7 @@ fn containers_of_others_are_stopped_after_main_or_refused() {
     let injected = gated("a", json!({"spec": {"containers": [{"name": "main"}, {"name": "proxy"}]}}));
     let both = known(Some(native(&json!({}))), vec![injected]);
     assert_eq!(looked(None, &both, &Clues::default()).backend.execution, Execution::Idle);
-    let seen = look("u-1", None, &both, &Clues::default(), &InjectedContainers::Reject, &circumstances());
+    let seen = look("u-1", None, &both, &InjectedContainers::Reject, &circumstances());
     let message = "containers were put into the Pod, and the class forbids it: proxy".to_owned();
     assert_eq!(seen.attempt, Some(Attempt::Refused { failure: Failure::ContainersInjected, message }));
     assert_eq!(seen.backend.execution, Execution::Absent);

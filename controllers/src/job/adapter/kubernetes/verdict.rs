@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::seen::{Deletion, MainState, Phase, SeenPod};
+use super::seen::{Deletion, Main, MainState, Phase, SeenPod};
 use super::text;
 use crate::job::machine::{Ending, Execution, GiveUp, Started, Wait};
 use crate::job::reason::{Failure, Unfinished, Unobserved};
@@ -44,6 +44,22 @@ pub struct Earlier {
     pub ended_undeleted: bool,
     /// When the deletion was asked for.
     pub deletion_requested: Option<Timestamp>,
+    /// When it was first seen to run, where it had been seen not to run before: by then it had begun, by our clock.
+    pub running_by: Option<Timestamp>,
+    /// The node had decided to end the Pod while the process ran: an eviction, a shutdown of the node, the Pod's own deadline. It may tell of the
+    /// process's end before it tells of that (`mergePodStatus` holds back phase and reason).
+    pub was_being_ended: bool,
+}
+
+/// What only asking brings.
+#[derive(Clone, Debug, Default)]
+pub struct Clues {
+    /// Why the native Job can't make its Pod, as an Event has told.
+    pub refusal: Option<String>,
+    /// A Secret for the registry is missing, as an Event has told.
+    pub missing_pull_secret: Option<String>,
+    /// The node's fate.
+    pub node: NodeFate,
 }
 
 /// What a verdict rests on beside the Pod.
@@ -55,10 +71,8 @@ pub struct Circumstances<'a> {
     pub earlier: Earlier,
     /// The class's graces.
     pub graces: Graces,
-    /// The node's fate.
-    pub node: NodeFate,
-    /// A Secret for the registry is missing, as an Event has told.
-    pub missing_pull_secret: Option<&'a str>,
+    /// What was asked for.
+    pub clues: &'a Clues,
     /// `task.image`.
     pub image: &'a str,
 }
@@ -119,10 +133,12 @@ fn ended(pod: &SeenPod, record: &Record<'_>, circumstances: &Circumstances<'_>) 
         (code, false) => format!("exit code {code}"),
         (code, true) => format!("exit code {code}; a process of it was ended for using too much memory"),
     };
-    if ended_by_itself(pod, finished, &circumstances.earlier) {
+    let ran = record.started.filter(is_real).map(|started| finished.duration_since(started));
+    if ended_by_itself(pod, finished, ran, &circumstances.earlier) {
         return Ending::Exited { code: record.code, oom, started, message: told };
     }
     let cause = match (&pod.reason, &pod.disruption) {
+        (None, None) if pod.deletion.is_none() => "the node ended the Pod".to_owned(),
         (Some(reason), _) => format!("{reason}: {}", text::tidy(pod.message.as_deref().unwrap_or_default())),
         (None, Some(reason)) => format!("the Pod was deleted ({reason})"),
         (None, None) => "the Pod was deleted".to_owned(),
@@ -132,9 +148,17 @@ fn ended(pod: &SeenPod, record: &Record<'_>, circumstances: &Circumstances<'_>) 
 
 /// Whether no stop can have been the cause: the Pod has not been deleted, or later than the process ended, and was not evicted by its kubelet.
 /// Times are whole seconds; the same second proves nothing, nor does a deletion of which nobody saw when it was asked for.
-fn ended_by_itself(pod: &SeenPod, finished: Timestamp, earlier: &Earlier) -> bool {
-    let evicted = pod.ended == Some(Phase::Failed) && pod.reason.is_some();
-    let ended_first = |deletion: Deletion| earlier.ended_undeleted || earlier.deletion_requested.or(deletion.requested).is_some_and(|at| finished < at);
+///
+/// The end is told by the node's clock and the deletion by the API server's. Where the process was seen to begin, its end is taken from that and from how
+/// long it `ran`, which no clock that is off makes wrong; elsewhere, as after a restart, both clocks are trusted.
+fn ended_by_itself(pod: &SeenPod, finished: Timestamp, ran: Option<SignedDuration>, earlier: &Earlier) -> bool {
+    let evicted = earlier.was_being_ended || pod.ended == Some(Phase::Failed) && pod.reason.is_some();
+    let had_ended_by = |at: Timestamp| match (earlier.running_by, ran) {
+        (None, _) => finished < at,
+        (Some(by), Some(ran)) => finished < at && by.checked_add(ran + SignedDuration::from_secs(1)).is_ok_and(|end| end <= at),
+        (Some(_), None) => false,
+    };
+    let ended_first = |deletion: Deletion| earlier.ended_undeleted || earlier.deletion_requested.or(deletion.requested).is_some_and(had_ended_by);
     !evicted && pod.deletion.is_none_or(ended_first)
 }
 
@@ -151,7 +175,7 @@ fn running(pod: &SeenPod, started: Option<Timestamp>, circumstances: &Circumstan
     let lost = |message: &str| Execution::Unknown { reason: Unobserved::NodeLost, message: message.to_owned() };
     let node = pod.node.as_deref().unwrap_or("of the Pod");
     let begun = began(pod, started.filter(is_real).unwrap_or(circumstances.now), circumstances);
-    if circumstances.node == NodeFate::Over {
+    if circumstances.clues.node == NodeFate::Over {
         let message = format!("node {node} is out of service; how the process ended is not known");
         return Execution::Ended(Ending::Stopped { code: None, started: Some(begun), message });
     }
@@ -169,6 +193,10 @@ fn running(pod: &SeenPod, started: Option<Timestamp>, circumstances: &Circumstan
 }
 
 fn waiting(pod: &SeenPod, reason: &str, message: &str, circumstances: &Circumstances<'_>) -> Execution {
+    if is_given_up_without_its_node(pod) && circumstances.clues.node != NodeFate::Over {
+        let message = format!("node {} is lost; the Pod was given up, and its process may have begun since", pod.node.as_deref().unwrap_or_default());
+        return Execution::Unknown { reason: Unobserved::NodeLost, message };
+    }
     if pod.ended.is_some() {
         return Execution::Ended(ended_waiting(pod));
     }
@@ -189,6 +217,12 @@ fn waiting(pod: &SeenPod, reason: &str, message: &str, circumstances: &Circumsta
     Execution::Starting(wait(reason, message, circumstances))
 }
 
+/// Whether the control plane has ended the Pod, and what its node does nobody knows: a node that can't reach the API server goes on with a Pod that it
+/// has, and may pull the image and begin the process (design of Jobs, §1.15).
+pub fn is_given_up_without_its_node(pod: &SeenPod) -> bool {
+    pod.ended.is_some() && pod.node.is_some() && pod.disruption.as_deref() == Some("DeletionByPodGC") && !pod.main.as_ref().is_some_and(Main::has_ended)
+}
+
 /// A Pod that ended without the Job's container having begun.
 fn ended_waiting(pod: &SeenPod) -> Ending {
     let failed = |failure: Failure, message: String| Ending::NeverStarted { failure, message };
@@ -198,7 +232,7 @@ fn ended_waiting(pod: &SeenPod) -> Ending {
         (None, Some(message)) => text::tidy(message),
         (None, None) => fallback.to_owned(),
     };
-    if let Some(init) = &pod.failed_init {
+    if let (Some(init), None, None, None) = (&pod.failed_init, pod.deletion, &pod.disruption, &pod.reason) {
         return failed(Failure::StartFailed, init.clone());
     }
     if pod.deletion.is_none() && pod.disruption.is_none() && pod.main.is_none() {
@@ -219,7 +253,7 @@ fn wait(reason: &str, message: &str, circumstances: &Circumstances<'_>) -> Optio
         "InvalidImageName" => of_image(Failure::InvalidImageName, Duration::ZERO, format!("{image} is no name of an image")),
         "ErrImageNeverPull" => of_image(Failure::ImagePullFailed, Duration::ZERO, format!("the node has no image {image}, and the class forbids to pull it")),
         "ErrImagePull" | "ImagePullBackOff" | "ImageInspectError" | "RegistryUnavailable" | "SignatureValidationFailed" => {
-            match circumstances.missing_pull_secret {
+            match &circumstances.clues.missing_pull_secret {
                 Some(missing) => of_image(Failure::ImagePullSecretUnavailable, pull, text::tidy(missing)),
                 None => of_image(Failure::ImagePullFailed, pull, text::pull_failure(image, message)),
             }

@@ -76,7 +76,7 @@ fn resolution_job_class_created_later() {
 #[test]
 fn resolution_secret_or_config_map_or_key_created_later() {
     // The node resolves: there is one Pod, which waits for ever, and nothing of any value is told.
-    let mut world = starting(&json!({"activeDeadlineSeconds": 1}));
+    let mut world = starting(&json!({"activeDeadlineSeconds": 9}));
     world.own().unwrap().process = Process::NotBegun(Some(no_secret()));
     world.pass(100_000);
     world.run();
@@ -308,7 +308,7 @@ fn race_cancel_and_success() {
 #[test]
 fn timeout_active_deadline() {
     let mut world = running(&json!({"activeDeadlineSeconds": 60}));
-    world.pass(59);
+    world.pass(57);
     world.settle();
     assert_eq!(world.condition(STOP_REQUESTED), None);
     world.pass(1);

@@ -6,7 +6,7 @@ use serde_json::{from_value, json};
 
 use super::super::*;
 use super::world::*;
-use crate::job::api::names::condition::{ACCEPTED, PROGRESSING, SCHEDULED};
+use crate::job::api::names::condition::{ACCEPTED, PROGRESSING, SCHEDULED, STOP_REQUESTED};
 use crate::job::api::status::JobStatus;
 use crate::job::reason::{Failure, NotAccepted, NotScheduled};
 use crate::job::resolve::Resolution;
@@ -216,7 +216,9 @@ fn the_start_is_clamped_between_what_was_seen_and_now() {
         world.settle();
         let (mut seen, _) = world.look(false);
         seen.backend.execution = Execution::Running(Started { at: at.parse().unwrap(), earliest: earliest.parse().unwrap() });
-        let status = decide(world.facts(), &seen, world.now).status.unwrap();
+        let told = |seconds| decide(world.facts(), &seen, after(world.now, Duration::from_secs(seconds))).status;
+        // A clock that is ahead is told of at once; the others after a while.
+        let status = told(0).or_else(|| told(2)).unwrap();
         assert_eq!(status.start_time.unwrap().0, expected.parse().unwrap(), "{at}");
     }
 }
@@ -266,12 +268,61 @@ fn too_much_memory_is_told_in_the_result() {
 
 #[test]
 fn a_job_of_another_controller_is_not_touched() {
-    for deleting in [false, true] {
-        let mut world = World::new(&json!({}));
-        world.resolution = Resolution::Foreign;
-        world.deleting = deleting;
+    let mut world = World::new(&json!({}));
+    world.resolution = Resolution::Foreign;
+    world.settle();
+    assert_eq!((world.writes, world.finalizer, world.actions.keys().copied().collect::<Vec<_>>()), (0, true, vec![Action::Nothing]));
+    // The finalizer that a policy put onto it at its creation is nobody else's to take off.
+    world.deleting = true;
+    world.settle();
+    assert_eq!((world.writes, world.finalizer, world.count(Action::Delete)), (0, false, 0));
+}
+
+#[test]
+fn a_process_that_ends_soon_is_told_of_in_one_write() {
+    let started = |world: &World| world.status.as_ref().unwrap().start_time.as_ref().map(|time| time.0);
+    let begun = |extra: &serde_json::Value| {
+        let mut world = World::new(extra);
         world.settle();
-        assert_eq!((world.writes, world.finalizer, world.actions.keys().copied().collect::<Vec<_>>()), (0, true, vec![Action::Nothing]));
+        world.node();
+        let since = world.now;
+        world.settle();
+        (world, since)
+    };
+    let (mut world, since) = begun(&json!({}));
+    assert_eq!((world.state(), world.writes, world.decide().decision.wake), (State::Starting, 1, Some(after(since, Duration::from_secs(2)))));
+    world.pass(1);
+    world.exit(0);
+    world.settle();
+    assert_eq!((world.state(), world.writes, started(&world)), (State::Succeeded, 2, Some(since)), "scheduled, ended");
+    // One that goes on.
+    let (mut world, since) = begun(&json!({}));
+    world.pass(2);
+    world.settle();
+    assert_eq!((world.state(), world.writes, started(&world)), (State::Running, 2, Some(since)));
+    // A deadline is not missed for it, and a stop is told at once.
+    let (mut world, since) = begun(&json!({"activeDeadlineSeconds": 1}));
+    world.pass(1);
+    world.settle();
+    assert_eq!((world.condition(STOP_REQUESTED).unwrap().1.as_str(), started(&world)), ("DeadlineExceeded", Some(since)));
+    let (mut world, since) = begun(&json!({}));
+    world.cancel();
+    world.settle();
+    assert_eq!((world.condition(STOP_REQUESTED).unwrap().1.as_str(), started(&world)), ("Cancelled", Some(since)));
+}
+
+#[test]
+fn what_runs_beside_an_ended_process_is_stopped_though_the_job_is_being_deleted() {
+    let mut world = World::new(&json!({}));
+    world.run();
+    world.exit(0);
+    world.run();
+    world.deleting = true;
+    let (seen, _) = world.look(false);
+    for (strays, held, expected) in [(true, true, Action::Sweep), (false, true, Action::Settle), (false, false, Action::Delete)] {
+        let mut seen = seen.clone();
+        (seen.backend.strays, seen.backend.held, seen.backend.leftovers) = (strays, held, true);
+        assert_eq!(decide(world.facts(), &seen, world.now).action, expected);
     }
 }
 

@@ -44,7 +44,7 @@ fn a_deadline_passes_while_nothing_is_known() {
     let mut world = running(&json!({"activeDeadlineSeconds": 60}));
     world.own().unwrap().lost = true;
     world.settle();
-    world.pass(59);
+    world.pass(57);
     world.settle();
     assert_eq!((world.state(), world.condition(STOP_REQUESTED)), (State::ResultUnknown, None));
     world.pass(1);
@@ -54,6 +54,30 @@ fn a_deadline_passes_while_nothing_is_known() {
     world.own().unwrap().lost = false;
     world.run();
     assert_eq!(Some(world.succeeded()), some("False", "DeadlineExceeded"));
+}
+
+/// "BackendLost only after an administrator's confirmation": of this loss, not of one that was none.
+#[test]
+fn a_confirmation_that_a_recovery_has_overtaken_counts_for_no_later_loss() {
+    let mut world = running(&json!({}));
+    let lost = |world: &mut World, lost: bool| {
+        world.own().unwrap().lost = lost;
+        world.settle();
+    };
+    lost(&mut world, true);
+    world.loss_confirmed = true;
+    world.pass(60);
+    lost(&mut world, false);
+    assert_eq!((world.state(), world.loss_confirmed, world.count(Action::DropConfirmation)), (State::Running, false, 1));
+    world.pass(100_000);
+    lost(&mut world, true);
+    world.pass(900);
+    world.settle();
+    assert_eq!(world.state(), State::ResultUnknown);
+    // Confirmed again, it counts.
+    world.loss_confirmed = true;
+    world.settle();
+    assert_eq!(Some(world.succeeded()), some("False", "BackendLost"));
 }
 
 /// A deadline is what a Job is stopped for: whoever ended by itself before somebody looked keeps its own end.

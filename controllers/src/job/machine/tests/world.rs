@@ -329,6 +329,7 @@ impl World {
         match action {
             Action::Nothing | Action::Confirm => false,
             Action::AddFinalizer => version == self.version && !std::mem::replace(&mut self.finalizer, true),
+            Action::DropConfirmation => version == self.version && std::mem::replace(&mut self.loss_confirmed, false),
             Action::RemoveFinalizer => {
                 if version != self.version {
                     return false;
@@ -485,12 +486,15 @@ impl World {
         panic!("it does not come to rest: {:?} {:?}", self.status, self.actions);
     }
 
-    /// As [`settle`](Self::settle), with the node at work in between.
+    /// As [`settle`](Self::settle), with the node at work in between; a process that it begins runs for long enough to be told of.
     pub fn run(&mut self) {
         for _ in 0..50 {
             let changed = self.reconcile(Fault::None);
-            let before = self.pods.clone();
+            let (before, begun) = (self.pods.clone(), self.begun);
             self.node();
+            if self.begun > begun {
+                self.pass(2);
+            }
             let same = before.iter().map(|pod| &pod.process).eq(self.pods.iter().map(|pod| &pod.process));
             if !changed && same {
                 return;
