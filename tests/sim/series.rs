@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use berth_controllers::job::controller::Tally;
 use berth_controllers::job::machine::State;
-use berth_controllers::job::measure::{Group, JobObserver as _, Step};
+use berth_controllers::job::measure::{Group, JobObserver as _, Operation, Outcome, Request, Step};
 use berth_controllers::job::reason::{COMPLETED, Failure};
+use berth_controllers::job::resolve::KIND_KUBERNETES;
 use berth_framework::core::{AttemptResult, Core, Effect, Input, WriteOutcome};
 use berth_framework::model::{Delta, Now, ObjectKey, Phase, PodObject, RunObject};
 use berth_framework::observe::{Event, Lap, Observer as _, Point, Status};
@@ -304,7 +305,17 @@ fn steps(served: &Served, class: &str, adapter: &'static str) {
     ends.chain(others).for_each(|step| served.metrics.jobs.stepped(&group, &step));
 }
 
-/// With `--jobs` there is more, by a budget that the docs promise. What adapters add has its own part of it.
+/// Every request to a backend, with every outcome.
+fn requests(served: &Served, adapter: &'static str) {
+    for operation in [Operation::Ensure, Operation::Observe, Operation::Cancel, Operation::Delete] {
+        for outcome in [Outcome::Definite, Outcome::Retry, Outcome::Ambiguous] {
+            served.metrics.jobs.requested(&Request { adapter, operation, outcome, took: Duration::ZERO });
+        }
+    }
+    served.metrics.jobs.stepped(&Group { class: String::new(), adapter }, &Step::Reattached);
+}
+
+/// With `--jobs` there is more, by a budget that the docs promise.
 #[test]
 fn jobs_stay_within_the_budget_of_their_classes_and_adapters() {
     let served = all_values();
@@ -320,7 +331,21 @@ fn jobs_stay_within_the_budget_of_their_classes_and_adapters() {
         served.metrics.taken(queue, Duration::ZERO);
         served.metrics.finished(queue, Duration::ZERO);
     }
+    for (kind, verbs) in [
+        ("Job", &["patch", "delete"][..]),
+        ("batch/Job", &["create", "delete"]),
+        ("Pod", &["patch", "delete"]),
+        ("JobClass", &["patch"]),
+        (KIND_KUBERNETES, &["patch"]),
+    ] {
+        verbs.iter().for_each(|verb| served.metrics.jobs.wrote(kind, verb));
+    }
     let fixed = series(&served.scrape()) - without;
+    let per_adapter = ["kubernetes", "opensandbox"].map(|adapter| {
+        let before = series(&served.scrape());
+        requests(&served, adapter);
+        series(&served.scrape()) - before
+    });
     let mut counts = vec![series(&served.scrape())];
     for class in 0..3 {
         steps(&served, &format!("class-{class}"), if class == 0 { "opensandbox" } else { "kubernetes" });
@@ -328,7 +353,8 @@ fn jobs_stay_within_the_budget_of_their_classes_and_adapters() {
     }
     // berth_job_states is read from the Jobs that there are: a series for each state at most.
     let per_class: Vec<usize> = counts.windows(2).map(|pair| pair[1] - pair[0] + State::ALL.len()).collect();
-    println!("{without} series without Jobs, {fixed} of Jobs as such, {per_class:?} per class");
+    println!("{without} series without Jobs, {fixed} of Jobs as such, {per_adapter:?} per adapter, {per_class:?} per class");
+    assert!(per_adapter.iter().all(|count| *count <= PER_ADAPTER), "{per_adapter:?}");
     assert!(fixed <= OF_JOBS && per_class.iter().all(|count| *count <= PER_CLASS), "{fixed}, {per_class:?}");
     let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/metrics.md")).expect("the docs");
     let promise = format!("With Jobs at most {OF_JOBS} more, {PER_ADAPTER} per adapter and {PER_CLASS} per JobClass");

@@ -41,7 +41,7 @@ impl Jobs {
         let short = || exp(0.01, 3.0, 13);
         let long = || exp(0.1, 3.0, 15);
         // One request: from 2 ms to half a minute.
-        let request = || exp(0.002, 4.0, 8);
+        let request = || exp(0.002, 5.0, 7);
         Ok(Self {
             queue: d.histograms("berth_job_queue_duration_seconds", "From a Job's creation to Accepted=True.", OF, short()?)?,
             scheduling: d.histograms("berth_job_scheduling_duration_seconds", "From Accepted=True to Scheduled=True.", OF, short()?)?,
@@ -70,7 +70,7 @@ impl Jobs {
             swept: d.counter("berth_job_orphans_swept_total", "Jobs that are gone and whose backend was still there and was removed.")?,
             ambiguous: d.counter("berth_job_ambiguous_total", "Writes about Jobs that had no answer; each was read before anything else was done.")?,
             conflicts: d.counter("berth_job_conflicts_total", "Steps that were refused since the Job, or what belongs to it, had changed or was gone.")?,
-            reattached: d.counters("berth_job_reattached_total", "Executions that were seen again after nothing certain was known of them.", OF)?,
+            reattached: d.counters("berth_job_reattached_total", "Executions that were seen again after nothing certain was known of them.", &["adapter"])?,
             requests: d.histograms(
                 "berth_job_adapter_request_duration_seconds",
                 "Requests to execution backends. op: ensure, observe, cancel, delete. outcome: definite (it took effect or was refused), retry (it had no \
@@ -114,7 +114,7 @@ impl JobObserver for Jobs {
             Step::Swept => self.swept.inc(),
             Step::AnswerLost => self.ambiguous.inc(),
             Step::Conflict => self.conflicts.inc(),
-            Step::Reattached => self.reattached.with_label_values(of).inc(),
+            Step::Reattached => self.reattached.with_label_values(&of[1..]).inc(),
         }
     }
 
