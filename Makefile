@@ -52,9 +52,10 @@ e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, conta
 	$(BUILD)
 	$(TEST) --test e2e -- --nocapture $(ARGS)
 
-bench-e2e: controlplane helm ## On such a node: Jobs beside bare batch/v1 Jobs, 100 at once; rate, latency of the start, own writes
+bench-e2e: controlplane helm ## On such a node: Jobs beside bare batch/v1 Jobs, 100 at once, with and without the limit of the controller manager; rate, latency of the start, own writes
 	$(BUILD)
 	BERTH_BENCH_JOBS=100 $(TEST) --test e2e -- bench_of_jobs --nocapture
+	BERTH_BENCH_JOBS=100 BERTH_BENCH_QPS=1000 $(TEST) --test e2e -- bench_of_jobs --nocapture
 
 jobs-long: controlplane helm ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, also on a real node, 10,000 finished ones
 	$(BUILD)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_controllers::job::controller::Tally;
 use berth_controllers::job::machine::State;
-use berth_controllers::job::measure::{Group, JobObserver as _, Operation, Outcome, Request, Step};
+use berth_controllers::job::measure::{self, Group, JobObserver as _, Operation, Request, Step};
 use berth_controllers::job::reason::{COMPLETED, Failure};
 use berth_controllers::job::resolve::KIND_KUBERNETES;
 use berth_framework::core::{AttemptResult, Core, Effect, Input, WriteOutcome};
@@ -308,7 +308,7 @@ fn steps(served: &Served, class: &str, adapter: &'static str) {
 /// Every request to a backend, with every outcome.
 fn requests(served: &Served, adapter: &'static str) {
     for operation in [Operation::Ensure, Operation::Observe, Operation::Cancel, Operation::Delete] {
-        for outcome in [Outcome::Definite, Outcome::Retry, Outcome::Ambiguous] {
+        for outcome in [measure::Outcome::Definite, measure::Outcome::Retry, measure::Outcome::Ambiguous] {
             served.metrics.jobs.requested(&Request { adapter, operation, outcome, took: Duration::ZERO });
         }
     }

@@ -61,9 +61,15 @@ pub struct World {
 impl World {
     /// Starts it.
     pub async fn start() -> Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with more flags for the controller manager.
+    pub async fn start_with(controller_manager: &[&str]) -> Result<Self> {
         let registry = Registry::start().await?;
         registry.serve("library/alpine", "3.22", &Image::shell("alpine")?, Terms::default());
-        let lost_soon = ["--node-monitor-period=500ms", "--node-monitor-grace-period=8s"].map(str::to_owned).to_vec();
+        let lost_soon = ["--node-monitor-period=500ms", "--node-monitor-grace-period=8s"];
+        let lost_soon = lost_soon.iter().chain(controller_manager).map(|flag| (*flag).to_owned()).collect();
         let plane = ControlPlane::start_with_crds(Options { controller_manager_args: lost_soon, ..options() }).await?;
         let shared = Scratch::new("shared")?;
         let node = Node::start(&plane, &[Image::pause()?.archive(PAUSE, &shared)?], Some(registry.port())).await?;
