@@ -102,8 +102,9 @@ impl Jobs {
         let mut stored = definition.stored(value);
         let key = key_of(value);
         let Some((twin, index)) = self.known.get(&(kind.to_owned(), key.clone())).cloned() else {
-            self.known.insert((kind.to_owned(), key), (place.clone(), self.jobs.len()));
+            let index = self.jobs.len();
             self.keep(kind, definition, stored, None)?;
+            self.known.insert((kind.to_owned(), key), (place.clone(), index));
             return Ok(Taken::First);
         };
         let old = self.stored(kind, &key.name, index);
