@@ -298,6 +298,7 @@ fn steps(served: &Served, class: &str, adapter: &'static str) {
         Step::CleanedUp(time),
         Step::Expired(time),
         Step::StartedTwice,
+        Step::Reattached,
         Step::Swept,
         Step::AnswerLost,
         Step::Conflict,
