@@ -194,6 +194,31 @@ async fn a_request_that_arrives_past_the_next_process_starts_nothing() -> Result
 
 /// The API server moves the deletion's time when the kubelet has its last word, and a process that comes then sees no other. A process that was told
 /// to stop has not succeeded, and a cancel is no failure of the process.
+/// The DELETE of a Job whose time to live is over arrives when a namesake is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_delete_after_a_time_to_live_takes_no_namesake() -> Result<()> {
+    let plane = plane().await?;
+    let world = World::on(&plane, "job-ttl-late", json!({}), json!({})).await?;
+    let proxy = Proxy::start(&plane).await?;
+    let berth = serve(&plane, &proxy).await?;
+    let namespace = world.namespace.clone();
+    let is_late = move |seen: &Seen| seen.namespace == namespace && seen.is("delete", "jobs") && seen.name == "again";
+    let late = proxy.inject(Fault::Delay(3 * LATE), 1, is_late);
+    let first = world.job("again", &["exit", "0"], json!({"ttlSecondsAfterFinished": 0})).await?;
+    until("the DELETE to be sent", PATIENCE, || async { Ok((late.hits() > 0).then_some(())) }).await?;
+    berth.kill()?;
+    // Another process takes the first one away; then there is a second of that name.
+    let through = Proxy::start(&plane).await?;
+    let _next = serve(&plane, &through).await?;
+    world.gone("again").await?;
+    let second = world.job("again", &["sleep"], json!({})).await?;
+    let answered = |code: u16| proxy.count(|seen| seen.is("delete", "jobs") && seen.name == "again" && seen.code == Some(code));
+    assert_eq!(answered(409), 0, "it is still under way");
+    until("the late DELETE to be refused: its UID is another's", PATIENCE, || async { Ok((answered(409) > 0).then_some(())) }).await?;
+    assert_ne!(uid(&first), uid(&second));
+    stays("the namesake", A_WHILE, || async { Ok(world.jobs.get("again").await?.metadata.deletion_timestamp.is_none()) }).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_was_told_to_stop_did_not_end_by_itself_though_its_record_is_older_than_the_deletion_that_the_pod_shows() -> Result<()> {
     let plane = plane().await?;

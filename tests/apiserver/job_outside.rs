@@ -4,6 +4,8 @@ use anyhow::{Context as _, Result};
 use berth_controllers::job::api::{Job, JobClass};
 use berth_tests::kubelet::{now, terminated};
 use berth_tests::poll::{PATIENCE, stays, until};
+use berth_tests::release::apply;
+use k8s_openapi::api::batch::v1::Job as NativeJob;
 use k8s_openapi::api::core::v1::{Event, LimitRange, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -104,6 +106,36 @@ async fn what_runs_beside_the_process_is_stopped_once_it_has_ended() -> Result<(
         }
     }
     Ok(())
+}
+
+/// Whoever guards the cluster says that this native Job is none: no repetition makes it one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_native_job_that_is_refused_for_good_ends_the_job() -> Result<()> {
+    let world = World::new("job-invalid").await?;
+    let rules = json!([{"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}]);
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": world.namespace}});
+    let validation = json!({"expression": "false", "message": "no native Jobs here", "reason": "Invalid"});
+    let spec = json!({"failurePolicy": "Fail", "matchConstraints": {"resourceRules": rules, "namespaceSelector": here}, "validations": [validation]});
+    let object =
+        |kind: &str, spec: Value| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": world.namespace}, "spec": spec});
+    apply(&world.client, &object("ValidatingAdmissionPolicy", spec)).await?;
+    let binding = json!({"policyName": world.namespace, "validationActions": ["Deny"]});
+    apply(&world.client, &object("ValidatingAdmissionPolicyBinding", binding)).await?;
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "i"}]}});
+    let probe: NativeJob = read(json!({"metadata": {"name": "probe"}, "spec": {"template": template}}))?;
+    let dry = PostParams { dry_run: true, ..PostParams::default() };
+    until("the policy to be in force", PATIENCE, || async {
+        Ok(matches!(world.natives.create(&dry, &probe).await, Err(kube::Error::Api(status)) if status.code == 422).then_some(()))
+    })
+    .await?;
+    let job = world.job("refused", &["exit", "0"], json!({})).await?;
+    let ended = world.succeeded("refused", "False", "BackendRejected").await?;
+    let status = ended.status.context("a status")?;
+    assert!(status.execution.is_none() && status.start_time.is_none(), "there is no execution");
+    assert!(status.conditions.iter().any(|condition| condition.message.contains("no native Jobs here")), "{:?}", status.conditions);
+    world.delete("refused", &DeleteParams::default()).await?;
+    world.gone("refused").await?;
+    world.nothing_left(&uid(&job)).await
 }
 
 /// A node of one's own, that nobody reports for.
