@@ -5,10 +5,13 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use berth_controllers::job::api::Job;
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::proxy::{Fault, Placed, Proxy, Seen};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use hyper::StatusCode;
+use kube::ResourceExt as _;
+use kube::api::ListParams;
 use serde_json::json;
 
 use super::judge::{Begun, exited, runs};
@@ -38,6 +41,22 @@ fn disturb(proxy: &Proxy) -> Vec<Placed> {
         })
     };
     faults.into_iter().map(place).collect()
+}
+
+/// Waits until so many Jobs of the crowd have ended: for as long as they get on, since a node does a few at a time.
+async fn all_over(world: &World, expected: usize) -> Result<()> {
+    let mut over = 0;
+    while over < expected {
+        over = until(&format!("more than {over} of {expected} Jobs to end"), PATIENCE * 2, || async {
+            let jobs = world.jobs.list(&ListParams::default()).await?;
+            let has_ended = |job: &&Job| job.name_any().starts_with("crowd-") && job.status.as_ref().is_some_and(|status| status.completion_time.is_some());
+            let now = jobs.iter().filter(has_ended).count();
+            Ok((now > over).then_some(now))
+        })
+        .await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
 }
 
 pub async fn many_at_once_while_leaders_die(world: &World) -> Result<()> {
@@ -75,6 +94,7 @@ pub async fn many_at_once_while_leaders_die(world: &World) -> Result<()> {
     };
     let made = made.buffer_unordered(40).try_for_each(|()| async { Ok(()) });
     let ((), (_dead, placed)) = tokio::try_join!(made, leaders)?;
+    all_over(world, jobs + jobs.div_ceil(4)).await?;
     for index in 0..jobs {
         world.ended(&format!("crowd-{index}"), exited(if index % 5 == 4 { 3 } else { 0 })).await?;
         if index % 4 == 0 {
