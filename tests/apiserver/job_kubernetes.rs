@@ -1,6 +1,7 @@
 //! Jobs on Kubernetes, with a real API server and controller manager and a kubelet stand-in: from creation to their end, and away.
 
 use anyhow::Result;
+use berth_controllers::job::api::JobClass;
 use berth_tests::kubelet::{now, terminated};
 use berth_tests::poll::{PATIENCE, stays, until};
 use kube::ResourceExt as _;
@@ -297,6 +298,10 @@ async fn a_class_in_use_does_not_vanish() -> Result<()> {
     let job = world.until("user", "an execution", |job| condition(job, "Scheduled").0 == "True").await?;
     classes.delete(&world.class, &DeleteParams::default()).await?;
     stays("the class", A_WHILE, || async { Ok(classes.get_opt(&world.class).await?.is_some()) }).await?;
+    let says = |class: &JobClass| {
+        class.status.iter().flat_map(|status| &status.conditions).any(|condition| condition.type_ == "Accepted" && condition.reason == "Deleting")
+    };
+    until("the class to say so", PATIENCE, || async { Ok(says(&classes.get(&world.class).await?).then_some(())) }).await?;
     // Nobody new is accepted under it; who was goes on.
     world.job("late", &["exit", "0"], json!({})).await?;
     world.until("late", "to be told", |job| condition(job, "Accepted") == pair("False", "JobClassNotReady")).await?;

@@ -49,6 +49,10 @@ pub fn class_status(class: &JobClass, catalog: &dyn Catalog, readiness: Option<(
         }
     };
     match usable(class, catalog) {
+        _ if class.metadata.deletion_timestamp.is_some() => {
+            let message = "it is being deleted: it takes no new Job, and goes when every Job that uses it has ended";
+            set(class_condition::ACCEPTED, false, ClassVerdict::Deleting.as_str(), message);
+        }
         Ok(()) => set(class_condition::ACCEPTED, true, ClassVerdict::Accepted.as_str(), "Jobs may use this class"),
         Err((reason, message)) => {
             let verdict = match reason {
@@ -109,6 +113,15 @@ mod tests {
         ] {
             assert_eq!(hold(&from_value(meta.clone()).unwrap(), in_use), expected, "{meta}");
         }
+    }
+
+    #[test]
+    fn a_class_that_is_being_deleted_says_so() {
+        let meta = json!({"name": "c", "finalizers": [FINALIZER_CLASS_IN_USE], "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let class = from_value::<JobClass>(json!({"metadata": meta, "spec": {"controllerName": CONTROLLER_KUBERNETES}})).unwrap();
+        let told = class_status(&class, &Known(false), None, "2026-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        let accepted = berth_api::conditions::find(&told.conditions, "Accepted").unwrap();
+        assert_eq!((accepted.status.as_str(), accepted.reason.as_str()), ("False", "Deleting"));
     }
 
     #[test]

@@ -177,6 +177,8 @@ reasons! {
         ParametersNotFound,
         /// Its namespaceSelector is none.
         InvalidSelector,
+        /// It is being deleted, and held for the Jobs that use it.
+        Deleting,
     }
 }
 

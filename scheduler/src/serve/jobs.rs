@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
-use berth_controllers::job::api::names::{CONTROLLER_KUBERNETES, class_condition};
+use berth_controllers::job::api::names::{CONTROLLER_KUBERNETES, GROUP, class_condition};
 use berth_controllers::job::api::{Job, JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use berth_controllers::job::controller::{
     ClassKey, Context, Controller, Informers, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
@@ -14,10 +14,12 @@ use berth_runtime::lease::Fence;
 use berth_runtime::shutdown::Group;
 use berth_runtime::workqueue::{QueueStats, WorkQueue};
 use berth_runtime::{ObjectKey, ServerTime};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::batch::v1::Job as NativeJob;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use kube::{Client, Resource};
+use kube::api::PostParams;
+use kube::{Api, Client, Resource};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +35,7 @@ pub struct Jobs {
     informers: Informers,
     watches: Vec<Start>,
     time: Arc<ServerTime>,
+    client: Client,
 }
 
 /// Starts a watch.
@@ -67,8 +70,9 @@ impl Jobs {
         let namespaces = cluster::<Namespace, _>("namespaces", &client, read_namespace, &mut watches);
         let informers = Informers { jobs, classes, kubernetes, opensandbox, namespaces, natives, pods };
         let steps = metrics.jobs.clone();
+        let own = client.clone();
         let context = Context { client, informers: informers.clone(), recorder, fence, time: time.clone(), workers: WORKERS, observer: metrics, steps };
-        Self { controller: Controller::new(context), informers, watches, time }
+        Self { controller: Controller::new(context), informers, watches, time, client: own }
     }
 
     /// What probes and metrics look at.
@@ -107,11 +111,30 @@ impl Jobs {
 
     /// Starts the workers in `group`.
     pub fn work(self, group: &mut Group) {
-        let (controller, stop) = (self.controller, group.stop());
+        let (controller, client, stop) = (self.controller, self.client, group.stop());
         group.spawn("jobs", async move {
-            controller.run(stop).await;
+            futures::join!(controller.run(stop.clone()), stop.run_until_cancelled(warn_of_too_many_rights(&client)));
             Ok::<(), String>(())
         });
+    }
+}
+
+/// An account that may force a clean-up is an administrator's to the admission policies: they ask it for a reason with each finalizer that it takes
+/// off, and so no deleted Job goes. Better told at the start than with the first deletion that hangs.
+async fn warn_of_too_many_rights(client: &Client) {
+    let verb = "force-cleanup";
+    let asked =
+        ResourceAttributes { group: Some(GROUP.to_owned()), resource: Some("jobs".to_owned()), verb: Some(verb.to_owned()), ..ResourceAttributes::default() };
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec { resource_attributes: Some(asked), ..SelfSubjectAccessReviewSpec::default() },
+        ..SelfSubjectAccessReview::default()
+    };
+    match Api::all(client.clone()).create(&PostParams::default(), &review).await {
+        Ok(review) if review.status.as_ref().is_some_and(|status| status.allowed) => {
+            tracing::warn!(verb, resource = %format_args!("jobs.{GROUP}"), "this account has a right that the policies of deploy/jobs take for an administrator's: with them, no deleted Job goes; run with the account of the chart");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::debug!(%error, verb, "not known whether this account has it"),
     }
 }
 

@@ -150,7 +150,9 @@ impl Jobs {
 
     /// Takes a Namespace: its labels and the default class.
     pub fn take_namespace(&mut self, name: &str, value: Value) {
-        if let Ok(seen) = read_namespace(value) {
+        if let Ok(mut seen) = read_namespace(value) {
+            // As the API server labels every Namespace.
+            seen.labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
             self.namespaces.insert(name.to_owned(), seen);
         }
     }

@@ -111,6 +111,16 @@ fn what_is_settled_is_not_judged_again() {
 }
 
 #[test]
+fn a_namespace_has_its_name_as_a_label_as_the_api_server_sees_to() {
+    let selects = |name: &str| class("small", ours(json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}})));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ci"}}).to_string() + "\n";
+    for (name, expected) in [("ci", true), ("prod", false)] {
+        let [(_, accepted, ..)] = &told(&(selects(name) + &namespace + &job("a", json!({"jobClassName": "small"}))))[..] else { panic!("{name}") };
+        assert_eq!(accepted, &json!(expected));
+    }
+}
+
+#[test]
 fn what_the_input_lacks_is_told_as_that() {
     let rows = [
         (job("a", json!({})), "NoDefaultClass", "default-job-class (the input has no Namespace ci)"),
