@@ -171,7 +171,8 @@ async fn a_fork_bomb_is_bounded_as_the_log_says(ci: &Ci) -> Result<()> {
     let pod = ci.cluster.runtime_pods(NAMESPACE, "bash", 1).await?.remove(0);
     let pods: Api<Pod> = Api::namespaced(ci.cluster.plane.admin()?, NAMESPACE);
     ensure!(pods.logs(&pod.name_any(), &LogParams::default()).await?.contains("no cgroup can be made: --run-pids-max bounds all processes of this user"));
-    ci.script("bomb", "bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 600", json!({"timeout": "5s"})).await?;
+    ci.script("bomb", "bomb() { bomb | bomb & }; bomb 2>/dev/null; sleep 600", json!({"timeout": "15s"})).await?;
+    // On a laden machine it takes some seconds to get that far.
     until("the bomb to go off", PATIENCE, || async { Ok((processes_of_user() > PIDS_MAX / 2).then_some(())) }).await?;
     for _ in 0..10 {
         let now = processes_of_user();
