@@ -1,5 +1,5 @@
 //! What carrying a Job costs, beside bare Jobs of batch/v1 on the same node in the same run: rate, latency of the start, own writes.
-//! `BERTH_BENCH_JOBS` sets how many; with a hundred and more the rate is held to its limit too. `BERTH_BENCH_QPS` sets what the controller manager may
+//! `BERTH_BENCH_JOBS` sets how many; with a hundred and more rate and mean of the writes are held to their limits. `BERTH_BENCH_QPS` sets what the controller manager may
 //! ask per second; without its default, which is what limits both, the ratio is told and held to nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,8 @@ use crate::job_world::succeeded;
 const RATE_MIN: f64 = 0.9;
 /// Own writes per Job that succeeds, Events apart.
 const WRITES_MAX: f64 = 6.0;
+/// Of a Job that both waits and runs for long (ADR 0052), as on a laden machine every one of a few may.
+const WRITES_OF_ONE: f64 = 7.0;
 
 /// By Pod: when nothing held it back any more, and its container's first sign.
 #[derive(Default)]
@@ -153,8 +155,8 @@ async fn bench_of_jobs_beside_bare_ones() -> Result<()> {
     tokio::time::sleep(Duration::from_secs(3)).await;
     println!("Jobs at {:.2} of the rate of bare ones; {each:.2} own writes per Job, none at rest", rates.iter().sum::<f64>() / rates.len() as f64);
     ensure!(writes()? == written, "written at rest");
-    ensure!(each <= WRITES_MAX, "{each} writes per Job");
-    // Of a few the rate says nothing.
+    // Of a few the mean and the rate say little.
+    ensure!(each <= if count < 100 { WRITES_OF_ONE } else { WRITES_MAX }, "{each} writes per Job");
     ensure!(count < 100 || unthrottled.is_some() || rates.iter().any(|rate| *rate >= RATE_MIN), "{rates:?}");
     Ok(())
 }
