@@ -25,7 +25,7 @@ async fn a_job_of_another_controller_is_left_alone_and_let_go() -> Result<()> {
     let name = format!("{}-foreign", world.class);
     let class: JobClass = read(json!({"metadata": {"name": name}, "spec": {"controllerName": "example.com/other"}}))?;
     world.classes().create(&PostParams::default(), &class).await?;
-    until("the class to be seen", PATIENCE, || async { Ok(world.job("probe", &["held"], json!({"jobClassName": name})).await.is_ok().then_some(())) }).await?;
+    world.job("probe", &["held"], json!({"jobClassName": name})).await?;
     assert_eq!(world.jobs.get("probe").await?.finalizers(), [""; 0], "the policy leaves it to its controller");
     // One that has our finalizer nevertheless.
     let job = json!({"metadata": {"name": "held", "finalizers": [CLEANUP]}, "spec": {"jobClassName": name, "task": {"image": "i"}}});

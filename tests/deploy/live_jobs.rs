@@ -16,9 +16,9 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::job_world::{World, condition, install_policies, uid};
-use crate::live::{Release, Replica, asked, one_scheduler, selectors};
+use crate::live::{JOBS_DASHBOARD, Release, Replica, every_panel_has_data, one_scheduler, selectors};
 use crate::privilege;
-use crate::prometheus::{Prometheus, dashboards, panels, rules};
+use crate::prometheus::{Prometheus, rules};
 
 /// How long Jobs come and go at least, so that every rate has points.
 const LOAD: Duration = Duration::from_secs(8);
@@ -49,7 +49,7 @@ async fn jobs_fill_every_panel_and_use_every_right_that_they_are_given() -> Resu
         fates(&world, round).await?;
     }
     quota(&world).await?;
-    every_panel_has_data(&prometheus).await?;
+    every_panel_has_data(&prometheus, |file| file == JOBS_DASHBOARD).await?;
     every_alert_finds_its_series(&prometheus).await?;
     until("the alert on a second start", PATIENCE, || async { Ok((!prometheus.firing().await?.is_empty()).then_some(())) }).await?;
     assert_eq!(prometheus.firing().await?, ["BerthJobStartedTwice"]);
@@ -133,20 +133,6 @@ async fn quota(world: &World<'_>) -> Result<()> {
     world.job("quota", &["exit", "0"], json!({})).await?;
     world.until("quota", "to tell of the quota", |job| condition(job, "Scheduled").1 == "BackendRefuses").await?;
     world.succeeded("quota", "False", "PodRejected").await.map(drop)
-}
-
-async fn every_panel_has_data(prometheus: &Prometheus) -> Result<()> {
-    let (_, dashboard) = dashboards()?.into_iter().find(|(file, _)| file == "berth-jobs.json").context("no dashboard of Jobs")?;
-    let mut empty = Vec::new();
-    for (title, queries) in panels(&dashboard) {
-        for query in queries {
-            if prometheus.query(&asked(&query)).await?.is_empty() {
-                empty.push(format!("{title}: {query}"));
-            }
-        }
-    }
-    ensure!(empty.is_empty(), "panels without data:\n{}", empty.join("\n"));
-    Ok(())
 }
 
 /// What an alert on Jobs selects is there, with the labels that it asks for.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
+use berth_controllers::job::adapter::kubernetes::names::{CONTAINER, LABEL_JOB_UID};
 use berth_controllers::job::api::Job;
 use berth_controllers::job::api::names::{condition, reference};
 use berth_runtime::apiclient::{CallError, Limits};
@@ -21,8 +21,6 @@ use crate::printable::one_line;
 
 use super::patient;
 
-/// The container of the Job's own process; others were put into the Pod by somebody else.
-const CONTAINER: &str = "main";
 /// How often it is asked whether a process has begun.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 

@@ -12,7 +12,7 @@ mod status;
 pub use error::CallError;
 pub use layer::{Call, CallLayer, CallObserver, Limits, Outcome, Verb};
 pub use patch::json_patch;
-pub use status::{Precondition, Written, delete_observed, finalizers_merge_patch, merge_difference, status_merge_patch};
+pub use status::{Precondition, Written, annotations_merge_patch, delete_observed, finalizers_merge_patch, merge_difference, status_merge_patch};
 
 use crate::backoff::Backoff;
 use kube::api::{GetParams, Request};

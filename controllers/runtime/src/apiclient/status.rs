@@ -1,4 +1,4 @@
-//! The ways objects are written: merge patches of the status or of the finalizers, and deletes, each a compare-and-swap.
+//! The ways objects are written: merge patches of the status, of the finalizers or of annotations, and deletes, each a compare-and-swap.
 
 use super::CallError;
 use kube::Api;
@@ -44,6 +44,15 @@ where
     K: kube::Resource + Clone,
 {
     let body = json!({"metadata": { "uid": observed.uid, "resourceVersion": observed.resource_version, "finalizers": finalizers }});
+    merge_patch(api, None, name, &body).await
+}
+
+/// Merge-patches those of the `annotations` of `name`; null removes one. Otherwise as [`status_merge_patch`].
+pub async fn annotations_merge_patch<K>(api: &Api<K>, name: &str, observed: Precondition<'_>, annotations: &Value) -> Result<Written, CallError>
+where
+    K: kube::Resource + Clone,
+{
+    let body = json!({"metadata": { "uid": observed.uid, "resourceVersion": observed.resource_version, "annotations": annotations }});
     merge_patch(api, None, name, &body).await
 }
 

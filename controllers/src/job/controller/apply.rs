@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::apiclient::{CallError, Precondition, finalizers_merge_patch, get_uncached, merge_difference, status_merge_patch};
+use berth_runtime::apiclient::{CallError, Precondition, annotations_merge_patch, finalizers_merge_patch, get_uncached, merge_difference, status_merge_patch};
 use berth_runtime::events::{EventType, Occurrence, Regarding};
 use berth_runtime::informer::Stored;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use serde_json::json;
 
 use super::announce::news;
@@ -122,11 +122,10 @@ impl Controller {
     /// Takes the confirmation of a loss off the Job, and who gave it.
     pub(super) async fn drop_confirmation(&self, stored: &Stored<SeenJob>, version: &str, term: u64) -> Result<(), OperationError> {
         let annotations = json!({ANNOTATION_CONFIRM_LOST: null, ANNOTATION_CONFIRMED_BY: null});
-        let patch = json!({"metadata": {"uid": &*stored.uid, "resourceVersion": version, "annotations": annotations}});
+        let observed = Precondition { uid: &stored.uid, resource_version: version };
         {
             let _sending = self.context.fence.begin(term)?;
-            let jobs = self.jobs_in(&stored.key.namespace);
-            jobs.patch_metadata(&stored.key.name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(CallError::from)?;
+            annotations_merge_patch(&self.jobs_in(&stored.key.namespace), &stored.key.name, observed, &annotations).await?;
         }
         self.context.steps.wrote("Job", "patch");
         let note = "the execution is seen again: the confirmation of its loss was taken away".to_owned();

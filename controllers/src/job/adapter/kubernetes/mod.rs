@@ -92,21 +92,21 @@ impl Kubernetes {
         uids
     }
 
-    /// What the watches have brought of a Job's backend. `wanted`: what its native Job must be built of, if that can be said.
-    fn cached(&self, job: Target<'_>, wanted: Option<String>) -> Known {
+    /// What the watches have brought of a Job's backend.
+    fn cached(&self, job: Target<'_>) -> Known {
         let native = self.tools.natives.get(&ObjectKey { namespace: job.key.namespace.clone(), name: Arc::from(native_name(job.uid)) });
         let mut pods = self.pods_of.get(job.key);
         pods.retain(|pod| pod.object.job_uid == job.uid);
-        Known::new(job.uid, job.recorded, native, pods, wanted)
+        Known::new(job.uid, job.recorded, native, pods)
     }
 
     /// The same, asked of a quorum. Pods that a watch has brought are read by name; only if there is none left is it asked which there are, since
     /// that is answered by a look at every Pod of the namespace.
-    async fn asked(&self, job: Target<'_>, wanted: Option<String>) -> Result<Known, CallError> {
+    async fn asked(&self, job: Target<'_>) -> Result<Known, CallError> {
         let natives: Api<batch::Job> = Api::namespaced(self.tools.client.clone(), &job.key.namespace);
         let pods: Api<Pod> = Api::namespaced(self.tools.client.clone(), &job.key.namespace);
         let name = native_name(job.uid);
-        let cached = self.cached(job, None).pods;
+        let cached = self.cached(job).pods;
         let named = futures::future::try_join_all(cached.iter().map(|pod| self.timed(Operation::Observe, get_uncached(&pods, &pod.key.name))));
         let (native, named) = futures::try_join!(self.timed(Operation::Observe, get_uncached(&natives, &name)), named)?;
         let mut found: Vec<Pod> =
@@ -117,21 +117,22 @@ impl Kubernetes {
         }
         let native = native.map(|native| stored(&native.metadata, SeenNative::of(&native)));
         let pods = found.iter().map(|pod| stored(&pod.metadata, SeenPod::of(pod))).collect();
-        Ok(Known::new(job.uid, job.recorded, native, pods, wanted))
+        Ok(Known::new(job.uid, job.recorded, native, pods))
     }
 
     async fn see(&self, job: Target<'_>, admission: Option<&Admission>, freshness: Freshness) -> Result<Seen, OperationError> {
         let recorded = recorded_pod(job);
         let parameters = parameters_of(admission);
-        let wanted =
-            admission.filter(|_| recorded.is_none()).and_then(|admission| built_of(&native_job(job.key, job.uid, job.spec, &admission.resources, &parameters)));
         let mut known = match freshness {
-            Freshness::Cached => self.cached(job, wanted.clone()),
-            Freshness::Quorum => self.asked(job, wanted.clone()).await?,
+            Freshness::Cached => self.cached(job),
+            Freshness::Quorum => self.asked(job).await?,
         };
         if freshness == Freshness::Cached && !job.ended && recorded.is_some() && known.own_pod(job.uid, recorded).is_none() {
             // A cache proves no absence.
-            known = self.asked(job, wanted).await?;
+            known = self.asked(job).await?;
+        }
+        if let (None, Some(_), Some(admission)) = (recorded, &known.native, admission) {
+            known.wanted = built_of(&native_job(job.key, job.uid, job.spec, &admission.resources, &parameters));
         }
         let pod = known.own_pod(job.uid, recorded).map(|pod| pod.object.clone());
         let clues = self.clues(job, &known, pod.as_deref(), &parameters).await?;

@@ -35,15 +35,15 @@ pub struct Known {
     pub native: Option<Stored<SeenNative>>,
     /// The Job's Pods.
     pub pods: Vec<Stored<SeenPod>>,
-    /// What the native Job must be built of to become the execution; None if the class's parameters are gone, and nothing can be said.
+    /// What the native Job must be built of to become the execution; None where nobody asks, or the class's parameters are gone.
     pub wanted: Option<String>,
 }
 
 impl Known {
     /// Of the Pods that bear the Job's UID, its own: the recorded one, those of its native Job, and those that an orphaning deletion has cut off,
     /// by their names. A label alone makes nothing ours: a person's copy of a Pod bears it too.
-    pub fn new(uid: &str, recorded: &[Reference], native: Option<Stored<SeenNative>>, pods: Vec<Stored<SeenPod>>, wanted: Option<String>) -> Self {
-        let mut known = Self { native, pods: Vec::new(), wanted };
+    pub fn new(uid: &str, recorded: &[Reference], native: Option<Stored<SeenNative>>, pods: Vec<Stored<SeenPod>>) -> Self {
+        let mut known = Self { native, ..Self::default() };
         let owner = known.own_native(uid).map(|native| native.object.uid.clone());
         let is_recorded = |kind: &str, id: &str| recorded.iter().any(|reference| reference.type_ == kind && reference.id == id);
         let is_owner = |id: &str| owner.as_deref() == Some(id) || is_recorded(reference::JOB, id);

@@ -34,7 +34,8 @@ impl Kubernetes {
     /// Makes the native Job, or clears away one that can't become the execution any more.
     pub(super) async fn acquire(&self, job: Target<'_>, admission: &Admission) -> Result<Option<Attempt>, OperationError> {
         let wanted = native_job(job.key, job.uid, job.spec, &admission.resources, &parameters_of(Some(admission)));
-        let known = self.cached(job, built_of(&wanted));
+        let mut known = self.cached(job);
+        known.wanted = built_of(&wanted);
         let Some(native) = known.own_native(job.uid) else {
             return if known.usurper(job.uid).is_some() { Ok(None) } else { self.make(job, admission, &wanted).await };
         };
@@ -79,7 +80,7 @@ impl Kubernetes {
 
     /// Takes the gate off the recorded Pod.
     pub(super) async fn start(&self, job: Target<'_>, recorded: &str) -> Result<(), OperationError> {
-        let known = self.cached(job, None);
+        let known = self.cached(job);
         let Some(pod) = known.own_pod(job.uid, Some(recorded)) else { return Ok(()) };
         let Some(index) = pod.object.gates.iter().position(|gate| gate == GATE_START) else { return Ok(()) };
         let at = format!("/spec/schedulingGates/{index}");
@@ -93,7 +94,7 @@ impl Kubernetes {
 
     /// Deletes the recorded Pod, or, with none on record, whatever could be taken for one.
     pub(super) async fn stop(&self, job: Target<'_>) -> Result<(), OperationError> {
-        let known = self.cached(job, None);
+        let known = self.cached(job);
         match known.own_pod(job.uid, recorded_pod(job)) {
             Some(pod) => self.delete_pod(job, Operation::Cancel, pod).await,
             None => Ok(()),
@@ -101,7 +102,7 @@ impl Kubernetes {
     }
 
     pub(super) async fn remove_strays(&self, job: Target<'_>) -> Result<(), OperationError> {
-        let known = self.cached(job, None);
+        let known = self.cached(job);
         for pod in known.strays(recorded_pod(job)) {
             self.delete_pod(job, Operation::Delete, pod).await?;
             self.let_go(job, pod).await?;
@@ -111,7 +112,7 @@ impl Kubernetes {
 
     /// The end is stored: what still runs beside the process is stopped, and when the native Job has seen its Pod's end the Pod is let go.
     pub(super) async fn give_up_held(&self, job: Target<'_>) -> Result<(), OperationError> {
-        let known = self.cached(job, None);
+        let known = self.cached(job);
         let Some(pod) = known.own_pod(job.uid, recorded_pod(job)) else { return Ok(()) };
         if may_let_go(&pod.object, known.own_native(job.uid).map(|native| &*native.object)) {
             return self.let_go(job, pod).await;
@@ -121,7 +122,7 @@ impl Kubernetes {
 
     pub(super) async fn remove_everything(&self, job: Target<'_>, even_running: bool) -> Result<(), OperationError> {
         // The cache may not show what was made a moment ago.
-        let known = self.asked(job, None).await?;
+        let known = self.asked(job).await?;
         self.remove(job, &known, even_running).await
     }
 

@@ -456,7 +456,7 @@ fn known(native: Option<Stored<SeenNative>>, pods: Vec<SeenPod>) -> Known {
         let meta = kube::core::ObjectMeta { name: Some(pod.name.clone()), uid: Some(pod.uid.clone()), ..Default::default() };
         stored(&meta, pod)
     };
-    Known::new("u-1", &[], native, pods.into_iter().map(store).collect(), Some("this".to_owned()))
+    Known { wanted: Some("this".to_owned()), ..Known::new("u-1", &[], native, pods.into_iter().map(store).collect()) }
 }
 
 /// A gated Pod of that UID.
