@@ -1,0 +1,165 @@
+//! A command that starts once at most, however often its start is sent: a lock inside the sandbox, made by `sh` alone (design of Jobs, §2b).
+//!
+//! Two files hold everything, `FILE` (the lock) and `FILE.instance`:
+//!
+//! ```text
+//!  plant NONCE ──► FILE.instance = NONCE        the first one stays; the caller records it before any start
+//!  start NONCE ──► 97   unless FILE.instance = NONCE: another disk, so not the sandbox that was recorded
+//!              ──► 124  FILE is there: somebody else's start has won
+//!              ──► 125  FILE can't be made
+//!              ──► FILE = pid; the command runs; FILE += "exit N"
+//!  query NONCE ──► other | none | starting | running | exit N | lost | sealed
+//!  seal NONCE  ──► FILE = "sealed", unless it is there: no start wins any more; then as query
+//! ```
+//!
+//! What the command itself does to the files harms nobody but it.
+
+use std::fmt;
+
+/// What a start exits with where the instance is another.
+pub const EXIT_OTHER_INSTANCE: i32 = 97;
+/// What a start exits with where another has won.
+pub const EXIT_STARTED_BEFORE: i32 = 124;
+/// What a start exits with where it can't make the lock.
+pub const EXIT_NO_LOCK: i32 = 125;
+
+/// `[` and `read` are built in everywhere; nothing else is needed, nor a PATH.
+const PLANT: &str = r#"( set -C; echo "$2" > "$1.instance" ) 2>/dev/null; read n < "$1.instance" && echo "$n""#;
+
+/// `exec` in a subshell: a command is never taken for a builtin, and its signals are the default ones. The trap lets this shell outlive a TERM to
+/// the group, so that the end is recorded.
+const START: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || exit 97; shift 2
+if ( set -C; echo $$ > "$l" ) 2>/dev/null; then trap : HUP INT TERM; ( exec "$@" ); c=$?; echo "exit $c" >> "$l"; exit $c; fi
+[ -e "$l" ] || exit 125; exit 124"#;
+
+/// The second look after `kill -0` failed is for a command that ended in between.
+const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
+p=; e=; { read p; read e; } 2>/dev/null < "$l"
+if [ -n "$e" ]; then echo "$e"; elif [ "$p" = sealed ]; then echo sealed; elif [ -z "$p" ]; then if [ -e "$l" ]; then echo starting; else echo none; fi
+elif kill -0 "$p" 2>/dev/null; then echo running; else { read p; read e; } < "$l"; echo "${e:-lost}"; fi"#;
+
+/// Only in the recorded instance; elsewhere there is nothing to keep from starting.
+const SEAL: &str = r#"n=; { read n < "$1.instance"; } 2>/dev/null; [ "$n" = "$2" ] && ( set -C; echo sealed > "$1" ) 2>/dev/null"#;
+
+/// The lock of one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    file: String,
+    nonce: String,
+}
+
+/// How far the command has come, by the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// This is not the sandbox that was recorded, or its disk is another.
+    OtherInstance,
+    /// It was never started.
+    NotStarted,
+    /// The lock is taken, nothing more.
+    Starting,
+    /// It runs.
+    Running,
+    /// It ended with this code; 128+S if by a signal.
+    Exited(i32),
+    /// It was started and runs no more; its code was not recorded.
+    Lost,
+    /// It was never started and will not be.
+    Sealed,
+}
+
+/// A word that can't be passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidWord {
+    /// No process can have it.
+    #[error("a word of the command has a NUL")]
+    Nul,
+    /// `exec` would take it for an option.
+    #[error("the command's first word begins with a hyphen")]
+    Hyphen,
+    /// There is no command.
+    #[error("the command is empty")]
+    Empty,
+    /// An identity or a nonce of other characters than letters, digits, `-` and `_`, or of none.
+    #[error("an identity is letters, digits, hyphens and underscores")]
+    Identity,
+}
+
+impl Fence {
+    /// The lock of `identity` in `folder`, which everybody may write to, as `/tmp`. `nonce` tells this sandbox's disk from any other.
+    pub fn new(folder: &str, identity: &str, nonce: &str) -> Result<Self, InvalidWord> {
+        let is_plain = |word: &str| !word.is_empty() && word.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+        if !is_plain(identity) || !is_plain(nonce) {
+            return Err(InvalidWord::Identity);
+        }
+        if folder.contains('\0') {
+            return Err(InvalidWord::Nul);
+        }
+        Ok(Self { file: format!("{}/.berth-{identity}", folder.trim_end_matches('/')), nonce: nonce.to_owned() })
+    }
+
+    /// Shell text that leaves the nonce in the sandbox, unless another is there, and prints the one that counts.
+    pub fn plant(&self) -> Result<String, InvalidWord> {
+        self.script(PLANT, &[])
+    }
+
+    /// Shell text that runs `argv` by execve(2)'s meaning of it, if nothing has before.
+    pub fn start(&self, argv: &[String]) -> Result<String, InvalidWord> {
+        match argv.first() {
+            None => Err(InvalidWord::Empty),
+            Some(word) if word.is_empty() => Err(InvalidWord::Empty),
+            Some(word) if word.starts_with('-') => Err(InvalidWord::Hyphen),
+            Some(_) => self.script(START, argv),
+        }
+    }
+
+    /// Shell text that prints the state.
+    pub fn query(&self) -> Result<String, InvalidWord> {
+        self.script(QUERY, &[])
+    }
+
+    /// Shell text that keeps the command from ever starting, if it has not yet, and prints the state then.
+    pub fn seal(&self) -> Result<String, InvalidWord> {
+        self.script(&format!("{SEAL}\n{QUERY}"), &[])
+    }
+
+    /// `exec`, so that the shell of execd's own, which leads the process group, becomes the one whose pid is recorded.
+    fn script(&self, text: &str, more: &[String]) -> Result<String, InvalidWord> {
+        let words = ["sh", "-c", text, "berth", &self.file, &self.nonce];
+        let quoted = shlex::try_join(words.into_iter().chain(more.iter().map(String::as_str))).map_err(|_| InvalidWord::Nul)?;
+        Ok(format!("exec {quoted}"))
+    }
+}
+
+impl State {
+    /// Reads what [`Fence::query`] and [`Fence::seal`] print.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.trim() {
+            "other" => Some(Self::OtherInstance),
+            "none" => Some(Self::NotStarted),
+            "starting" => Some(Self::Starting),
+            "running" => Some(Self::Running),
+            "lost" => Some(Self::Lost),
+            "sealed" => Some(Self::Sealed),
+            text => text.strip_prefix("exit ")?.parse().ok().map(Self::Exited),
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherInstance => f.write_str("other instance"),
+            Self::NotStarted => f.write_str("not started"),
+            Self::Starting => f.write_str("starting"),
+            Self::Running => f.write_str("running"),
+            Self::Exited(code) => write!(f, "exited {code}"),
+            Self::Lost => f.write_str("lost"),
+            Self::Sealed => f.write_str("sealed"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "fence_tests.rs"]
+mod tests;

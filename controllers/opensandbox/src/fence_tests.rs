@@ -1,0 +1,182 @@
+//! The fence in real shells, without a PATH where nothing but the shell is needed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Whichever of them this machine has; `sh` in the script is that shell, by a folder whose only entry it is.
+fn shells() -> Vec<(String, tempfile::TempDir)> {
+    let all = ["/bin/dash", "/bin/bash", "/bin/busybox"];
+    let there: Vec<_> = all.iter().filter(|path| std::path::Path::new(path).exists()).collect();
+    assert!(!there.is_empty(), "none of {all:?}");
+    let make = |path: &&str| {
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(path, folder.path().join("sh")).unwrap();
+        ((*path).to_owned(), folder)
+    };
+    there.into_iter().map(make).collect()
+}
+
+/// As execd runs it: in a process group of its own, without stdin.
+fn command(folder: &tempfile::TempDir, text: &str, path: &str) -> Command {
+    let mut command = Command::new(folder.path().join("sh"));
+    command.arg0("sh").args(["-c", text]).env_clear().env("PATH", format!("{}{path}", folder.path().display()));
+    command.stdin(Stdio::null()).process_group(0);
+    command
+}
+
+fn run(folder: &tempfile::TempDir, text: &str) -> (i32, String) {
+    let output = command(folder, text, "").output().unwrap();
+    (output.status.code().unwrap_or(-1), String::from_utf8(output.stdout).unwrap())
+}
+
+fn state(folder: &tempfile::TempDir, fence: &Fence) -> State {
+    let (_, told) = run(folder, &fence.query().unwrap());
+    State::parse(&told).unwrap_or_else(|| panic!("{told}"))
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn fence(folder: &tempfile::TempDir, nonce: &str) -> Fence {
+    Fence::new(folder.path().to_str().unwrap(), "6f1c", nonce).unwrap()
+}
+
+fn wait_for(folder: &tempfile::TempDir, fence: &Fence, wanted: State) {
+    let start = Instant::now();
+    while state(folder, fence) != wanted {
+        assert!(start.elapsed() < Duration::from_secs(30), "not {wanted} but {}", state(folder, fence));
+    }
+}
+
+#[test]
+fn ten_starts_are_one_run_and_its_code_is_kept() {
+    for (shell, folder) in shells() {
+        let fence = fence(&folder, "n1");
+        assert_eq!(state(&folder, &fence), State::OtherInstance, "{shell}: nothing planted");
+        assert_eq!(run(&folder, &fence.plant().unwrap()), (0, "n1\n".to_owned()), "{shell}");
+        assert_eq!(state(&folder, &fence), State::NotStarted, "{shell}");
+        let runs = folder.path().join("runs");
+        let text = fence.start(&words(&["sh", "-c", "echo ran >> \"$0\"; exit 7", runs.to_str().unwrap()])).unwrap();
+        let children: Vec<_> = (0..10).map(|_| command(&folder, &text, "").stderr(Stdio::null()).spawn().unwrap()).collect();
+        let mut codes: Vec<i32> = children.into_iter().map(|mut child| child.wait().unwrap().code().unwrap()).collect();
+        codes.sort_unstable();
+        assert_eq!(codes, [[7].as_slice(), &[EXIT_STARTED_BEFORE; 9]].concat(), "{shell}");
+        assert_eq!(std::fs::read_to_string(&runs).unwrap(), "ran\n", "{shell}");
+        assert_eq!(state(&folder, &fence), State::Exited(7), "{shell}");
+    }
+}
+
+#[test]
+fn another_instance_never_runs_it() {
+    for (shell, folder) in shells() {
+        let (mine, other) = (fence(&folder, "mine"), fence(&folder, "other"));
+        run(&folder, &mine.plant().unwrap());
+        assert_eq!(run(&folder, &other.plant().unwrap()).1, "mine\n", "{shell}: the first stays");
+        assert_eq!(run(&folder, &other.start(&words(&["sh", "-c", "exit 0"])).unwrap()).0, EXIT_OTHER_INSTANCE, "{shell}");
+        assert_eq!(state(&folder, &other), State::OtherInstance, "{shell}");
+        assert_eq!(state(&folder, &mine), State::NotStarted, "{shell}");
+        run(&folder, &other.seal().unwrap());
+        assert_eq!(state(&folder, &mine), State::NotStarted, "{shell}: a stranger seals nothing");
+    }
+}
+
+#[test]
+fn what_is_sealed_never_starts_and_what_started_is_not_sealed() {
+    for (shell, folder) in shells() {
+        let fence = fence(&folder, "n");
+        run(&folder, &fence.plant().unwrap());
+        assert_eq!(run(&folder, &fence.seal().unwrap()).1, "sealed\n", "{shell}");
+        assert_eq!(run(&folder, &fence.start(&words(&["sh", "-c", "exit 0"])).unwrap()).0, EXIT_STARTED_BEFORE, "{shell}");
+        assert_eq!(state(&folder, &fence), State::Sealed, "{shell}");
+
+        let ran = Fence::new(folder.path().to_str().unwrap(), "other-job", "n").unwrap();
+        run(&folder, &ran.plant().unwrap());
+        run(&folder, &ran.start(&words(&["sh", "-c", "exit 3"])).unwrap());
+        assert_eq!(run(&folder, &ran.seal().unwrap()).1, "exit 3\n", "{shell}");
+    }
+}
+
+#[test]
+fn a_running_command_is_running_a_terminated_one_has_its_code_and_a_killed_one_is_lost() {
+    for (shell, folder) in shells() {
+        for (signal, wanted) in [("TERM", State::Exited(143)), ("KILL", State::Lost)] {
+            let fence = Fence::new(folder.path().to_str().unwrap(), signal, "n").unwrap();
+            run(&folder, &fence.plant().unwrap());
+            let text = fence.start(&words(&["sleep", "1000"])).unwrap();
+            let mut child = command(&folder, &text, ":/usr/bin:/bin").spawn().unwrap();
+            wait_for(&folder, &fence, State::Running);
+            let group = format!("-{}", child.id());
+            let recorded = std::fs::read_to_string(folder.path().join(format!(".berth-{signal}"))).unwrap();
+            assert_eq!(recorded.trim(), child.id().to_string(), "{shell}: the recorded process leads the group");
+            assert!(Command::new("kill").args(["-s", signal, "--", &group]).status().unwrap().success());
+            child.wait().unwrap();
+            wait_for(&folder, &fence, wanted);
+        }
+    }
+}
+
+#[test]
+fn a_start_that_cannot_write_says_so() {
+    for (shell, folder) in shells() {
+        let fence = Fence::new(&format!("{}/absent", folder.path().display()), "a", "n").unwrap();
+        assert_ne!(run(&folder, &fence.plant().unwrap()).0, 0, "{shell}");
+        let fence = self::fence(&folder, "n");
+        run(&folder, &fence.plant().unwrap());
+        // Nobody has it and it can't be made: a link to nowhere, which holds for root as well.
+        std::os::unix::fs::symlink("/absent/x", folder.path().join(".berth-6f1c")).unwrap();
+        assert_eq!(run(&folder, &fence.start(&words(&["sh", "-c", "exit 0"])).unwrap()).0, EXIT_NO_LOCK, "{shell}");
+    }
+}
+
+#[test]
+fn a_command_is_a_program_and_not_a_word_of_the_shell() {
+    for (shell, folder) in shells() {
+        for (number, name) in ["exit", "export", "cd", "set", "A=b", ":", "if"].into_iter().enumerate() {
+            let fence = Fence::new(folder.path().to_str().unwrap(), &number.to_string(), "n").unwrap();
+            run(&folder, &fence.plant().unwrap());
+            let code = command(&folder, &fence.start(&words(&[name, "0"])).unwrap(), "").stderr(Stdio::null()).status().unwrap().code();
+            assert_eq!(code, Some(127), "{shell}: {name}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_passed_on_is_refused() {
+    let fence = Fence::new("/tmp", "6f1c", "n").unwrap();
+    let start = |list: &[&str]| fence.start(&words(list)).unwrap_err();
+    assert_eq!(start(&[]), InvalidWord::Empty);
+    assert_eq!(start(&[""]), InvalidWord::Empty);
+    assert_eq!(start(&["-x"]), InvalidWord::Hyphen);
+    assert_eq!(start(&["a", "b\0c"]), InvalidWord::Nul);
+    for name in ["", "a b", "$(x)", "../x", "ä"] {
+        assert_eq!(Fence::new("/tmp", name, "n"), Err(InvalidWord::Identity), "{name}");
+        assert_eq!(Fence::new("/tmp", "a", name), Err(InvalidWord::Identity), "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Also after a second start and a repeat of the quoting: the words arrive as they are, in each shell.
+    #[test]
+    fn every_word_arrives_as_it_is(list in prop::collection::vec(prop_oneof!["[^\0]{0,24}", "[ '\"\\\\$`!*?~#&;|<>(){}\\[\\]\n\t=-]{0,12}"], 0..6)) {
+        for (shell, folder) in shells() {
+            let fence = fence(&folder, "n");
+            run(&folder, &fence.plant().unwrap());
+            let argv: Vec<String> = words(&["sh", "-c", "printf '%s\\0' \"$@\"", "name"]).into_iter().chain(list.iter().cloned()).collect();
+            let output = command(&folder, &fence.start(&argv).unwrap(), ":/usr/bin:/bin").output().unwrap();
+            let mut told: Vec<String> = String::from_utf8(output.stdout).unwrap().split('\0').map(str::to_owned).collect();
+            prop_assert_eq!(told.pop(), Some(String::new()));
+            // printf without words prints its format once.
+            let wanted = if list.is_empty() { vec![String::new()] } else { list.clone() };
+            prop_assert_eq!(told, wanted, "{}", shell);
+        }
+    }
+}
