@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth --bin runtimed
 TEST := cargo test --locked --workspace
 
 .DEFAULT_GOAL := help
-.PHONY: help demo run check fmt lint test sim apiserver e2e bench-e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust
+.PHONY: help demo run check fmt lint test sim apiserver opensandbox e2e bench-e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust
 
 help: ## Lists the targets
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -47,6 +47,10 @@ sim: rust ## The suite without a cluster; SEEDS=N sets the number of random hist
 apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" picks tests
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
+
+opensandbox: prerequisites ## The suite on a real opensandbox-server (PyPI) and Docker engine, as root; EXECD_BINARY=FILE takes the real execd
+	$(BUILD)
+	$(TEST) --package berth-tests --test opensandbox -- $(ARGS)
 
 e2e: prerequisites controlplane helm ## The suite on a real node (kubelet, containerd), as root: examples/ci-data-sharing by the chart; Jobs, and the deaths of the node's services
 	$(BUILD)

@@ -28,6 +28,8 @@ if [ "${1:-}" != rust ]; then
   need promtool prometheus
   need chromium chromium
   need chromedriver chromium-driver
+  # The venv of opensandbox-server, which PyPI has.
+  python3 -c 'import ensurepip, venv' 2>/dev/null || { missing+=("python3 -m venv"); packages+=(python3-venv); }
   # A host to clone from over ssh.
   need ssh-keygen openssh-client
   need dropbear dropbear-bin

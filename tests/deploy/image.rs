@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::controlplane::{ControlPlane, checkout};
+use berth_tests::engine::Engine;
 use berth_tests::helm::Helm;
 use berth_tests::process::free_port;
 use serde_json::{Value, json};
 
-use crate::engine::Engine;
 use crate::live::{Release, endpoint, one_scheduler};
 use crate::privilege;
 use crate::world::{World, run};

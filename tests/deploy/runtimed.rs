@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_tests::controlplane::checkout;
+use berth_tests::engine::Engine;
 use berth_tests::helm::{Helm, RELEASE, object};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::process::free_port;
@@ -15,7 +16,6 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::agents::{Agents, outputs, script};
-use crate::engine::Engine;
 use crate::image::as_in_a_pod;
 use crate::live::one_scheduler;
 use crate::privilege;

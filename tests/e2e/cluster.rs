@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, ensure};
 use berth_tests::controlplane::{ADMIN, ControlPlane, checkout};
+use berth_tests::engine::Engine;
 use berth_tests::helm::{Helm, RELEASE, chart, documents, path};
 use berth_tests::image::Image;
 use berth_tests::node::{Node, PAUSE, options};
@@ -15,8 +16,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
-
-use crate::engine::Engine;
 
 /// What the images are called on the node.
 const TAG: &str = "e2e";

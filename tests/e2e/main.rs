@@ -3,9 +3,6 @@
 
 mod cluster;
 mod data_sharing;
-#[path = "../deploy/engine.rs"]
-#[allow(dead_code, reason = "each suite uses its part")]
-mod engine;
 #[path = "../apiserver/job_world.rs"]
 #[allow(dead_code, reason = "each suite uses its part of the world")]
 mod job_world;

@@ -163,7 +163,7 @@ impl Drop for Scratch {
 }
 
 /// A shell that runs `script` (with `$1`) as soon as this process has died. Signals of the terminal do not reach it.
-fn watchdog(script: &str, arg: &str) -> Result<Child> {
+pub(crate) fn watchdog(script: &str, arg: &str) -> Result<Child> {
     let script = format!("trap '' INT TERM HUP; read -r _; {script}");
     Command::new("sh").args(["-c", &script, "sh", arg]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot run sh")
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -35,11 +36,14 @@ pub struct Registry {
 }
 
 #[derive(Default)]
-struct Shelf(Mutex<BTreeMap<String, Repository>>);
+struct Shelf {
+    repositories: Mutex<BTreeMap<String, Repository>>,
+    refused: AtomicUsize,
+}
 
 impl Shelf {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Repository>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.repositories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,6 +81,18 @@ impl Registry {
         self.port
     }
 
+    /// The host and port of its images' names.
+    #[must_use]
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// How many requests for what is private came without or with wrong credentials.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.shelf.refused.load(Ordering::Relaxed)
+    }
+
     /// Serves an image from now on, as the only one of its repository.
     pub fn serve(&self, repository: &str, tag: &str, image: &Image, terms: Terms) {
         let blob = |kind: &str, bytes: &[u8]| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "size": bytes.len(), "digest": digest(bytes)});
@@ -109,6 +125,9 @@ async fn accept(listener: TcpListener, shelf: Arc<Shelf>, end: CancellationToken
 }
 
 async fn answer(shelf: &Shelf, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    if request.uri().path() == "/v2/" {
+        return Response::new(Full::new(Bytes::from_static(b"{}"))); // what Docker asks first
+    }
     let unknown = || error(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "manifest unknown");
     // /v2/REPOSITORY/manifests/REFERENCE or /v2/REPOSITORY/blobs/DIGEST
     let parts = request.uri().path().trim_matches('/').rsplitn(3, '/').collect::<Vec<_>>();
@@ -116,6 +135,7 @@ async fn answer(shelf: &Shelf, request: &Request<Incoming>) -> Response<Full<Byt
     let Some(found) = repository.strip_prefix("v2/").and_then(|name| shelf.lock().get(name).cloned()) else { return unknown() };
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if found.terms.private && shown != Some(BASIC) {
+        shelf.refused.fetch_add(1, Ordering::Relaxed);
         let mut refused = error(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "authentication required");
         refused.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Basic realm=\"test\""));
         return refused;
