@@ -1,6 +1,6 @@
 //! A command that starts once at most, however often its start is sent: a lock inside the sandbox, made by `sh` alone (design of Jobs, §2b).
 //!
-//! Two files hold everything, `FILE` (the lock) and `FILE.instance`:
+//! Three files hold everything, `FILE` (the lock), `FILE.instance` and `FILE.stop`:
 //!
 //! ```text
 //!  plant NONCE ──► FILE.instance = NONCE        the first one stays; the caller records it before any start
@@ -8,8 +8,9 @@
 //!              ──► 124  FILE is there: somebody else's start has won
 //!              ──► 125  FILE can't be made
 //!              ──► FILE = pid; the command runs; FILE += "exit N"
-//!  query NONCE ──► other | none | starting | running | exit N | lost | sealed
+//!  query NONCE ──► other | none | starting | running | exit N | stopped N | lost | sealed; " oom" behind a code
 //!  seal NONCE  ──► FILE = "sealed", unless it is there: no start wins any more; then as query
+//!  stop NONCE  ──► as seal; a command that has no code yet: FILE.stop, then a signal to its group
 //! ```
 //!
 //! What the command itself does to the files harms nobody but it.
@@ -32,14 +33,36 @@ const START: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n"
 if ( set -C; echo $$ > "$l" ) 2>/dev/null; then trap : HUP INT TERM; ( exec "$@" ); c=$?; echo "exit $c" >> "$l"; exit $c; fi
 [ -e "$l" ] || exit 125; exit 124"#;
 
-/// The second look after `kill -0` failed is for a command that ended in between.
+/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory.
 const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
 p=; e=; { read p; read e; } 2>/dev/null < "$l"
-if [ -n "$e" ]; then echo "$e"; elif [ "$p" = sealed ]; then echo sealed; elif [ -z "$p" ]; then if [ -e "$l" ]; then echo starting; else echo none; fi
-elif kill -0 "$p" 2>/dev/null; then echo running; else { read p; read e; } < "$l"; echo "${e:-lost}"; fi"#;
+if [ -z "$e" ]; then
+  if [ "$p" = sealed ]; then echo sealed; exit; fi
+  if [ -z "$p" ]; then if [ -e "$l" ]; then echo starting; else echo none; fi; exit; fi
+  if kill -0 "$p" 2>/dev/null; then echo running; exit; fi
+  { read p; read e; } < "$l"; if [ -z "$e" ]; then echo lost; exit; fi
+fi
+o=; { while read k v; do if [ "$k" = oom_kill ] && [ "$v" != 0 ]; then o=" oom"; fi; done < /sys/fs/cgroup/memory.events; } 2>/dev/null
+if [ -e "$l.stop" ]; then e="stopped ${e#exit }"; fi
+echo "$e$o""#;
 
 /// Only in the recorded instance; elsewhere there is nothing to keep from starting.
 const SEAL: &str = r#"n=; { read n < "$1.instance"; } 2>/dev/null; [ "$n" = "$2" ] && ( set -C; echo sealed > "$1" ) 2>/dev/null"#;
+
+/// The mark comes before the signal: a code that is recorded after it may be the stop's doing.
+const STOP: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null
+if [ "$n" = "$2" ] && ! ( set -C; echo sealed > "$l" ) 2>/dev/null; then
+  p=; e=; { read p; read e; } 2>/dev/null < "$l"
+  if [ -z "$e" ] && [ "$p" != sealed ]; then : > "$l.stop"; if [ -n "$p" ]; then kill "-$3" "-$p" 2>/dev/null; fi; fi
+fi"#;
+
+const FOLDER: &str = r#"[ -d "$1" ] || mkdir -p "$1""#;
+
+/// Shell text that makes a folder, unless it is there, as a kubelet makes a working folder.
+pub fn make_folder(path: &str) -> Result<String, InvalidWord> {
+    let words = ["exec", "sh", "-c", FOLDER, "berth", path];
+    shlex::try_join(words).map_err(|_| InvalidWord::Nul)
+}
 
 /// The lock of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,12 +82,28 @@ pub enum State {
     Starting,
     /// It runs.
     Running,
-    /// It ended with this code; 128+S if by a signal.
-    Exited(i32),
+    /// It ended.
+    Exited {
+        /// With this code; 128+S if by a signal.
+        code: i32,
+        /// A stop was asked for before that was recorded.
+        stopped: bool,
+        /// A process of the sandbox was ended for using too much memory.
+        oom: bool,
+    },
     /// It was started and runs no more; its code was not recorded.
     Lost,
     /// It was never started and will not be.
     Sealed,
+}
+
+/// What a stop sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// The command may end by itself.
+    Term,
+    /// It may not.
+    Kill,
 }
 
 /// A word that can't be passed on.
@@ -122,6 +161,16 @@ impl Fence {
         self.script(&format!("{SEAL}\n{QUERY}"), &[])
     }
 
+    /// Shell text that keeps the command from starting, or sends its process group that signal if it has no code yet, and prints the state then. Children
+    /// that have left the group live on.
+    pub fn stop(&self, signal: Signal) -> Result<String, InvalidWord> {
+        let word = match signal {
+            Signal::Term => "TERM",
+            Signal::Kill => "KILL",
+        };
+        self.script(&format!("{STOP}\n{QUERY}"), &[word.to_owned()])
+    }
+
     /// `exec`, so that the shell of execd's own, which leads the process group, becomes the one whose pid is recorded.
     fn script(&self, text: &str, more: &[String]) -> Result<String, InvalidWord> {
         let words = ["sh", "-c", text, "berth", &self.file, &self.nonce];
@@ -141,7 +190,11 @@ impl State {
             "running" => Some(Self::Running),
             "lost" => Some(Self::Lost),
             "sealed" => Some(Self::Sealed),
-            text => text.strip_prefix("exit ")?.parse().ok().map(Self::Exited),
+            text => {
+                let (text, oom) = text.strip_suffix(" oom").map_or((text, false), |text| (text, true));
+                let (stopped, code) = text.strip_prefix("stopped ").map(|code| (true, code)).or_else(|| Some((false, text.strip_prefix("exit ")?)))?;
+                Some(Self::Exited { code: code.parse().ok()?, stopped, oom })
+            }
         }
     }
 }
@@ -153,7 +206,7 @@ impl fmt::Display for State {
             Self::NotStarted => f.write_str("not started"),
             Self::Starting => f.write_str("starting"),
             Self::Running => f.write_str("running"),
-            Self::Exited(code) => write!(f, "exited {code}"),
+            Self::Exited { code, .. } => write!(f, "exited {code}"),
             Self::Lost => f.write_str("lost"),
             Self::Sealed => f.write_str("sealed"),
         }

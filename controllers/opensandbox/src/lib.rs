@@ -24,5 +24,5 @@ pub use events::{Event, ExecutionError};
 pub use execd::{Command, CommandStatus, Execd, Interrupted, Logs, Outcome, Output};
 pub use lifecycle::Client;
 pub use secret::{ApiKeys, access_token};
-pub use transport::{Breaker, InvalidAuthority, Settings, Timeouts};
+pub use transport::{Breaker, CallObserver, InvalidAuthority, Settings, Timeouts};
 pub use types::{CreateSandbox, Image, ImageAuth, Metadata, Page, Platform, Sandbox, State, Status};

@@ -39,11 +39,24 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// When the server is left alone.
     pub breaker: Breaker,
+    /// Told of every call.
+    pub observer: Arc<dyn CallObserver>,
+}
+
+/// Told of every call, to the server and to sandboxes, once it is answered: up to the head of the answer, and not the wait for a place before it.
+pub trait CallObserver: std::fmt::Debug + Send + Sync + 'static {
+    /// A call that took so long; its error, if it failed, tells the outcome ([`Error::certainty`]).
+    fn called(&self, operation: Operation, error: Option<&Error>, took: Duration);
+}
+
+/// Nobody.
+impl CallObserver for () {
+    fn called(&self, _: Operation, _: Option<&Error>, _: Duration) {}
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { concurrency: 50, authorities: Vec::new(), timeouts: Timeouts::default(), breaker: Breaker::default() }
+        Self { concurrency: 50, authorities: Vec::new(), timeouts: Timeouts::default(), breaker: Breaker::default(), observer: Arc::new(()) }
     }
 }
 
@@ -101,6 +114,7 @@ pub(crate) struct Transport {
     pub timeouts: Timeouts,
     keys: Arc<dyn ApiKeys>,
     places: Arc<Semaphore>,
+    observer: Arc<dyn CallObserver>,
     circuit: StateMachine<ConsecutiveFailures<EqualJittered>, ()>,
 }
 
@@ -137,6 +151,7 @@ impl Transport {
             timeouts,
             keys,
             places: Arc::new(Semaphore::new(settings.concurrency.max(1))),
+            observer: Arc::clone(&settings.observer),
             circuit: StateMachine::new(consecutive_failures(settings.breaker.failures.max(1), backoff), ()),
         })
     }
@@ -152,7 +167,9 @@ impl Transport {
         };
         let place = tokio::time::timeout(self.timeouts.place, Arc::clone(&self.places).acquire_owned()).await;
         let Ok(Ok(place)) = place else { return Err(Error::unsent(operation, Unsent::Busy)) };
+        let begun = tokio::time::Instant::now();
         let answered = self.exchange(operation, request).await;
+        self.observer.called(operation, answered.as_ref().err(), begun.elapsed());
         if peer == Peer::Server {
             self.judge(answered.as_ref().err());
         }

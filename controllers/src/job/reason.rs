@@ -159,6 +159,8 @@ reasons! {
         PodVanished,
         /// The backend doesn't answer.
         BackendUnreachable,
+        /// The server says that there is no such sandbox, and it may not be the one to say so: its key never saw that sandbox.
+        SandboxVanished,
         /// The sandbox is paused.
         BackendPaused,
         /// A request that starts the process had no answer.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
-use berth_controllers::job::api::names::{CONTROLLER_KUBERNETES, GROUP, class_condition};
+use berth_controllers::job::adapter::opensandbox::InstallationSecret;
+use berth_controllers::job::api::names::{GROUP, class_condition};
 use berth_controllers::job::api::{Job, JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use berth_controllers::job::controller::{
-    ClassKey, Context, Controller, Informers, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
+    ClassKey, Context, Controller, Informers, WithOpenSandbox, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
 };
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Informer, InformerStats, Watch, WatchConfig, informer};
@@ -53,12 +54,14 @@ pub struct Shared {
     pub time: Arc<ServerTime>,
     /// Told of the queues' durations.
     pub metrics: Arc<Metrics>,
+    /// The installation's Secret, if Jobs of OpenSandbox classes are carried.
+    pub opensandbox: Option<InstallationSecret>,
 }
 
 impl Jobs {
     /// Listens; nothing runs yet.
     pub fn new(shared: Shared) -> Self {
-        let Shared { client, recorder, fence, time, metrics } = shared;
+        let Shared { client, recorder, fence, time, metrics, opensandbox: installation } = shared;
         let labelled = WatchConfig { labels: Some(LABEL_JOB_UID.to_owned()), ..WatchConfig::default() };
         let mut watches = Vec::new();
         let jobs = namespaced::<Job, _>("jobs", &client, WatchConfig::default(), read_job, &mut watches);
@@ -70,8 +73,9 @@ impl Jobs {
         let namespaces = cluster::<Namespace, _>("namespaces", &client, read_namespace, &mut watches);
         let informers = Informers { jobs, classes, kubernetes, opensandbox, namespaces, natives, pods };
         let steps = metrics.jobs.clone();
-        let own = client.clone();
-        let context = Context { client, informers: informers.clone(), recorder, fence, time: time.clone(), workers: WORKERS, observer: metrics, steps };
+        let opensandbox = installation.map(|installation| WithOpenSandbox { installation, calls: Arc::new(()) });
+        let (informers_of, time_of, own) = (informers.clone(), time.clone(), client.clone());
+        let context = Context { client, informers: informers_of, recorder, fence, time: time_of, workers: WORKERS, observer: metrics, steps, opensandbox };
         Self { controller: Controller::new(context), informers, watches, time, client: own }
     }
 
@@ -87,10 +91,11 @@ impl Jobs {
     /// A definition is wrong: a mistake in the code.
     pub fn collector(&self) -> prometheus::Result<JobsCollector> {
         let classes = self.informers.classes.clone();
+        let controllers = self.controller.controllers();
         let count = move || {
             let mut counts = [0; 2];
             classes.for_each(|class| {
-                if let Some(accepted) = is_accepted(&class.object) {
+                if let Some(accepted) = is_accepted(&class.object, &controllers) {
                     counts[usize::from(accepted)] += 1;
                 }
             });
@@ -168,8 +173,8 @@ impl View {
 }
 
 /// Whether a class of ours can be used; None for others, and while that is not known.
-fn is_accepted(class: &JobClass) -> Option<bool> {
-    (class.spec.controller_name == CONTROLLER_KUBERNETES).then_some(())?;
+fn is_accepted(class: &JobClass, controllers: &[&str]) -> Option<bool> {
+    controllers.contains(&class.spec.controller_name.as_str()).then_some(())?;
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     conditions.filter(|condition| condition.type_ == class_condition::ACCEPTED).map(|condition| condition.status == "True").next()
 }

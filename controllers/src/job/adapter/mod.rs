@@ -3,16 +3,23 @@
 //! An adapter never writes to a Job, decides nothing, and remembers nothing that a restart may not lose. Every operation may be repeated.
 
 pub mod kubernetes;
+pub mod opensandbox;
+
+use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::CallError;
 use berth_runtime::lease::NotLeader;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
 
+use super::api::JobClass;
 use super::api::spec::JobSpec;
 use super::api::status::Reference;
 use super::machine::{Attempt, Backend};
+use super::reason::{NotAccepted, Readiness};
 use super::resolve::Admission;
 
 /// The Job that an operation is about.
@@ -22,6 +29,8 @@ pub struct Target<'a> {
     pub key: &'a ObjectKey,
     /// `metadata.uid`: the identity of the execution.
     pub uid: &'a str,
+    /// `metadata.creationTimestamp`.
+    pub created: Timestamp,
     /// The spec.
     pub spec: &'a JobSpec,
     /// The references on record; empty before the execution is.
@@ -86,6 +95,25 @@ pub trait Adapter: Send + Sync + 'static {
     /// As `status.execution.adapter` has it.
     fn name(&self) -> &'static str;
 
+    /// `spec.controllerName` of the classes whose Jobs it executes.
+    fn controller_name(&self) -> &'static str;
+
+    /// UIDs of Jobs that had this name and still have something here, `live` apart: as far as that is known without asking.
+    fn orphans(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String>;
+
+    /// What keeps a Job from being accepted that its class allows: something that it refers to and that this adapter must read. Asked again while there is.
+    fn check<'a>(&'a self, _job: Target<'a>) -> BoxFuture<'a, Result<Option<(NotAccepted, String)>, OperationError>> {
+        futures::future::ready(Ok(None)).boxed()
+    }
+
+    /// Whether the backend of a class answers; None while that is not known.
+    fn readiness(&self, class: &JobClass) -> Option<(Readiness, String)>;
+
+    /// What goes on beside Jobs, until `stop`.
+    fn run(&self, _stop: CancellationToken) -> BoxFuture<'_, ()> {
+        futures::future::ready(()).boxed()
+    }
+
     /// Ensure. Without references on record: makes, or finds by the Job's UID, an execution that can't run yet. With: starts exactly that one;
     /// `admission` may be None then, if the class's parameters are gone.
     ///
@@ -100,4 +128,30 @@ pub trait Adapter: Send + Sync + 'static {
 
     /// Delete.
     fn delete<'a>(&'a self, job: Target<'a>, extent: Extent) -> BoxFuture<'a, Result<(), OperationError>>;
+}
+
+/// The adapters of a process, one for each controllerName.
+#[derive(Clone)]
+pub struct Adapters(Vec<Arc<dyn Adapter>>);
+
+impl Adapters {
+    /// These.
+    pub fn new(adapters: Vec<Arc<dyn Adapter>>) -> Self {
+        Self(adapters)
+    }
+
+    /// Every one.
+    pub fn all(&self) -> impl Iterator<Item = &dyn Adapter> {
+        self.0.iter().map(|adapter| &**adapter)
+    }
+
+    /// The one for classes of that controllerName; None if they are another process's.
+    pub fn of(&self, controller_name: &str) -> Option<&dyn Adapter> {
+        self.all().find(|adapter| adapter.controller_name() == controller_name)
+    }
+
+    /// The controllerNames that this process answers to.
+    pub fn controllers(&self) -> Vec<&'static str> {
+        self.all().map(Adapter::controller_name).collect()
+    }
 }

@@ -76,6 +76,9 @@ pub mod reference {
     pub const POD: &str = "Pod";
     /// The OpenSandbox sandbox; id is the server's.
     pub const SANDBOX: &str = "Sandbox";
+    /// What tells the sandbox that may run it from any other, a restarted one too: the nonce that was planted in it; in mode Entrypoint the one that it
+    /// is made with. No secret.
+    pub const INSTANCE: &str = "Instance";
     /// The command in it; id is execd's. For diagnosis.
     pub const COMMAND: &str = "Command";
 }

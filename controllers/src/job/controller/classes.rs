@@ -4,21 +4,19 @@ use std::sync::Arc;
 
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::{CallError, Precondition, ReadRetry, finalizers_merge_patch, merge_difference, read, status_merge_patch};
-use berth_runtime::informer::{Change, Stored};
+use berth_runtime::informer::{Change, Informer, Stored};
 use berth_runtime::workqueue::Next;
 use kube::Api;
 use kube::api::ListParams;
 use kube::core::ObjectMeta;
 
 use super::apply::without;
-use super::reconcile::OURS;
 use super::{Controller, SeenJob};
 use crate::job::adapter::OperationError;
-use crate::job::api::names::FINALIZER_CLASS_IN_USE;
-use crate::job::api::{Job, JobClass, KubernetesExecutionParameters};
+use crate::job::api::names::{CONTROLLER_OPENSANDBOX, FINALIZER_CLASS_IN_USE};
+use crate::job::api::{Job, JobClass};
 use crate::job::class_plan::{Hold, class_status, hold};
-use crate::job::reason::Readiness;
-use crate::job::resolve::KIND_KUBERNETES;
+use crate::job::resolve::{KIND_KUBERNETES, KIND_OPENSANDBOX};
 
 /// A class, or parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,19 +25,22 @@ pub enum ClassKey {
     Class(Arc<str>),
     /// KubernetesExecutionParameters of that name.
     Kubernetes(Arc<str>),
+    /// OpenSandboxExecutionParameters of that name.
+    OpenSandbox(Arc<str>),
 }
 
 impl ClassKey {
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Class(_) => "JobClass",
-            Self::Kubernetes(_) => "KubernetesExecutionParameters",
+            Self::Kubernetes(_) => KIND_KUBERNETES,
+            Self::OpenSandbox(_) => KIND_OPENSANDBOX,
         }
     }
 
     pub(super) fn name(&self) -> &str {
         match self {
-            Self::Class(name) | Self::Kubernetes(name) => name,
+            Self::Class(name) | Self::Kubernetes(name) | Self::OpenSandbox(name) => name,
         }
     }
 }
@@ -52,7 +53,10 @@ pub(super) fn freed_by(change: &Change<'_, SeenJob>) -> Vec<ClassKey> {
         return Vec::new();
     }
     let Some(class) = old.object.status().and_then(|status| status.resolved_job_class.as_ref()) else { return Vec::new() };
-    let parameters = class.parameters_ref.as_ref().map(|reference| ClassKey::Kubernetes(Arc::from(reference.name.as_str())));
+    let parameters = class.parameters_ref.as_ref().map(|reference| {
+        let name = Arc::from(reference.name.as_str());
+        if reference.kind == KIND_OPENSANDBOX { ClassKey::OpenSandbox(name) } else { ClassKey::Kubernetes(name) }
+    });
     [ClassKey::Class(Arc::from(class.name.as_str()))].into_iter().chain(parameters).collect()
 }
 
@@ -61,7 +65,10 @@ impl Controller {
         let Ok(term) = self.context.fence.admitted() else { return Next::Done };
         let done = match &key {
             ClassKey::Class(name) => self.hold_class(name, term).await,
-            ClassKey::Kubernetes(name) => self.hold_parameters(name, term).await,
+            ClassKey::Kubernetes(name) => self.hold_parameters(KIND_KUBERNETES, &self.context.informers.kubernetes, name, term).await,
+            // Another process's, where this one has no such adapter.
+            ClassKey::OpenSandbox(_) if self.adapters.of(CONTROLLER_OPENSANDBOX).is_none() => Ok(()),
+            ClassKey::OpenSandbox(name) => self.hold_parameters(KIND_OPENSANDBOX, &self.context.informers.opensandbox, name, term).await,
         };
         match done {
             Ok(()) | Err(OperationError::NotLeader(_)) => Next::Done,
@@ -75,16 +82,14 @@ impl Controller {
 
     async fn hold_class(&self, name: &Arc<str>, term: u64) -> Result<(), OperationError> {
         let Some(class) = self.context.informers.classes.get(&ObjectKey::new("", name.clone())) else { return Ok(()) };
-        if !OURS.contains(&class.object.spec.controller_name.as_str()) {
-            return Ok(());
-        }
+        let Some(adapter) = self.adapters.of(&class.object.spec.controller_name) else { return Ok(()) };
         let api = Api::<JobClass>::all(self.context.client.clone());
         let in_use = !self.users.keys(&class.uid).is_empty();
         if self.set_hold(&api, "JobClass", &class.object.metadata, hold(&class.object.metadata, in_use), term).await? {
             return Ok(()); // its change comes back
         }
-        // The backend is the API server that this was read from.
-        let ready = Some((Readiness::Reachable, "the API server answers"));
+        let ready = adapter.readiness(&class.object);
+        let ready = ready.as_ref().map(|(readiness, message)| (*readiness, message.as_str()));
         let Some(status) = class_status(&class.object, &self.known, ready, self.context.time.now()) else { return Ok(()) };
         let observed = Precondition { uid: &class.uid, resource_version: &class.resource_version };
         let patch = merge_difference(class.object.status.as_ref(), &status);
@@ -94,11 +99,14 @@ impl Controller {
         Ok(())
     }
 
-    async fn hold_parameters(&self, name: &Arc<str>, term: u64) -> Result<(), OperationError> {
-        let Some(parameters) = self.context.informers.kubernetes.get(&ObjectKey::new("", name.clone())) else { return Ok(()) };
-        let api = Api::<KubernetesExecutionParameters>::all(self.context.client.clone());
+    async fn hold_parameters<K>(&self, kind: &'static str, known: &Informer<K>, name: &Arc<str>, term: u64) -> Result<(), OperationError>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+    {
+        let Some(parameters) = known.get(&ObjectKey::new("", name.clone())) else { return Ok(()) };
+        let api = Api::<K>::all(self.context.client.clone());
         let in_use = !self.users_of_parameters.keys(&parameters.uid).is_empty();
-        self.set_hold(&api, KIND_KUBERNETES, &parameters.object.metadata, hold(&parameters.object.metadata, in_use), term).await?;
+        self.set_hold(&api, kind, parameters.object.meta(), hold(parameters.object.meta(), in_use), term).await?;
         Ok(())
     }
 

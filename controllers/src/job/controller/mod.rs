@@ -19,6 +19,7 @@ mod tally;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use berth_opensandbox::CallObserver;
 use berth_runtime::backoff::Backoff;
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Index, Informer};
@@ -29,13 +30,14 @@ use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::adapter::Adapter as _;
 use super::adapter::kubernetes::seen::{SeenNative, SeenPod};
 use super::adapter::kubernetes::{Kubernetes, Tools};
+use super::adapter::opensandbox::{InstallationSecret, OpenSandbox, Tools as SandboxTools, Wake};
+use super::adapter::{Adapter, Adapters};
 use super::api::{JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use super::machine::Attempt;
 use super::measure::JobObserver;
-use super::resolve::KIND_KUBERNETES;
+use super::resolve::{KIND_KUBERNETES, KIND_OPENSANDBOX};
 use catalog::Known;
 pub use classes::ClassKey;
 pub use seen::{SeenJob, SeenNamespace, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod};
@@ -78,12 +80,22 @@ pub struct Context {
     pub observer: Arc<dyn QueueObserver>,
     /// Told of the steps of Jobs.
     pub steps: Arc<dyn JobObserver>,
+    /// Jobs of OpenSandbox classes are carried too.
+    pub opensandbox: Option<WithOpenSandbox>,
+}
+
+/// What only the OpenSandbox adapter needs.
+pub struct WithOpenSandbox {
+    /// The Secret with the installation's identity.
+    pub installation: InstallationSecret,
+    /// Told of every call to a server or a sandbox: how long it took, and its outcome.
+    pub calls: Arc<dyn CallObserver>,
 }
 
 /// The controller with its queues. Made by [`Controller::new`], which begins to listen; works while [`Controller::run`] does.
 pub struct Controller {
     context: Context,
-    adapter: Kubernetes,
+    adapters: Adapters,
     known: Known,
     tally: Arc<Tally>,
     jobs: WorkQueue<ObjectKey>,
@@ -101,7 +113,7 @@ impl Controller {
     /// Listens to all informers.
     pub fn new(context: Context) -> Self {
         let Informers { jobs: seen_jobs, classes: seen_classes, kubernetes, opensandbox, namespaces, natives, pods } = context.informers.clone();
-        let adapter = Kubernetes::new(Tools {
+        let on_kubernetes = Kubernetes::new(Tools {
             client: context.client.clone(),
             natives: natives.clone(),
             pods: pods.clone(),
@@ -111,7 +123,29 @@ impl Controller {
         });
         let jobs = WorkQueue::with("job", Backoff::KEYS, context.observer.clone());
         let classes = WorkQueue::with("jobclass", Backoff::KEYS, context.observer.clone());
+        let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(on_kubernetes)];
         let known = Known::new(seen_classes.clone(), kubernetes.clone(), opensandbox.clone(), namespaces.clone(), &seen_jobs);
+        if let Some(WithOpenSandbox { installation, calls }) = &context.opensandbox {
+            let tools = SandboxTools {
+                client: context.client.clone(),
+                parameters: opensandbox.clone(),
+                jobs: seen_jobs.clone(),
+                fence: context.fence.clone(),
+                time: context.time.clone(),
+                steps: context.steps.clone(),
+                installation: installation.clone(),
+                calls: calls.clone(),
+            };
+            let (queue, classes, of) = (jobs.clone(), classes.clone(), known.clone());
+            let wake = Wake {
+                job: Box::new(move |key| queue.add(key)),
+                parameters: Box::new(move |name| {
+                    of.classes_of_parameters(KIND_OPENSANDBOX, name).into_iter().for_each(|class| classes.add(ClassKey::Class(class)))
+                }),
+            };
+            adapters.push(Arc::new(OpenSandbox::new(tools, wake)));
+        }
+        let adapters = Adapters::new(adapters);
         let users = seen_jobs.index(|_, job: &SeenJob| job.class_in_use());
         let users_of_parameters = seen_jobs.index(|_, job: &SeenJob| job.parameters_in_use());
 
@@ -133,21 +167,29 @@ impl Controller {
         let waits = known.clone();
         kubernetes.feed(&jobs, move |change| waits.jobs_of_parameters(KIND_KUBERNETES, &change.key.name));
         let waits = known.clone();
+        opensandbox.feed(&jobs, move |change| waits.jobs_of_parameters(KIND_OPENSANDBOX, &change.key.name));
+        let waits = known.clone();
         namespaces.feed(&jobs, move |change| waits.jobs_of_namespace(&change.key.name));
         // Classes and parameters: their own changes, those of what they name, and the end of a Job that used them.
         seen_classes.feed(&classes, |change| [ClassKey::Class(change.key.name.clone())]);
         let of = known.clone();
-        kubernetes.feed(&classes, move |change| {
-            let name = change.key.name.clone();
-            of.classes_of_parameters(KIND_KUBERNETES, &name).into_iter().map(ClassKey::Class).chain([ClassKey::Kubernetes(name)]).collect::<Vec<_>>()
-        });
+        let of_parameters =
+            move |kind: &str, key: ClassKey| of.classes_of_parameters(kind, key.name()).into_iter().map(ClassKey::Class).chain([key]).collect::<Vec<_>>();
+        let keys = of_parameters.clone();
+        kubernetes.feed(&classes, move |change| keys(KIND_KUBERNETES, ClassKey::Kubernetes(change.key.name.clone())));
+        opensandbox.feed(&classes, move |change| of_parameters(KIND_OPENSANDBOX, ClassKey::OpenSandbox(change.key.name.clone())));
         seen_jobs.feed(&classes, classes::freed_by);
-        Self { adapter, known, tally, jobs, classes, users, users_of_parameters, outdated: Mutex::default(), attempts: Mutex::default(), context }
+        Self { adapters, known, tally, jobs, classes, users, users_of_parameters, outdated: Mutex::default(), attempts: Mutex::default(), context }
     }
 
     /// The queues, for their numbers.
     pub fn queues(&self) -> (WorkQueue<ObjectKey>, WorkQueue<ClassKey>) {
         (self.jobs.clone(), self.classes.clone())
+    }
+
+    /// The controllerNames that this process answers to.
+    pub fn controllers(&self) -> Vec<&'static str> {
+        self.adapters.controllers()
     }
 
     /// How many Jobs stand where.
@@ -157,11 +199,12 @@ impl Controller {
 
     /// What makes everything be looked at again, as a new leader must.
     pub fn look_at_all(&self) -> impl Fn() + Send + Sync + use<> {
-        let Informers { jobs: seen_jobs, classes: seen_classes, kubernetes, natives, pods, .. } = self.context.informers.clone();
+        let Informers { jobs: seen_jobs, classes: seen_classes, kubernetes, opensandbox, natives, pods, .. } = self.context.informers.clone();
         let (jobs, classes) = (self.jobs.clone(), self.classes.clone());
         move || {
             seen_classes.list().into_iter().for_each(|class| classes.add(ClassKey::Class(class.key.name)));
             kubernetes.list().into_iter().for_each(|parameters| classes.add(ClassKey::Kubernetes(parameters.key.name)));
+            opensandbox.list().into_iter().for_each(|parameters| classes.add(ClassKey::OpenSandbox(parameters.key.name)));
             seen_jobs.list().into_iter().for_each(|job| jobs.add(job.key));
             // What is left of Jobs that are gone.
             let key = |namespace: &Arc<str>, name: &str| ObjectKey { namespace: namespace.clone(), name: Arc::from(name) };
@@ -180,15 +223,17 @@ impl Controller {
             () = shutdown.cancelled() => return,
             _ = synced => {}
         }
-        tracing::info!(adapter = self.adapter.name(), "the Job controller is ready");
+        let adapters: Vec<_> = self.adapters.all().map(Adapter::name).collect();
+        tracing::info!(adapters = adapters.join(","), "the Job controller is ready");
         let carry = run_workers(&self.jobs, self.context.workers, shutdown.clone(), |key| {
             let span = tracing::info_span!("reconcile", kind = "Job", object = %key);
             self.reconcile(key).instrument(span)
         });
-        let hold = run_workers(&self.classes, 1, shutdown, |key| {
+        let beside = futures::future::join_all(self.adapters.all().map(|adapter| adapter.run(shutdown.clone())));
+        let hold = run_workers(&self.classes, 1, shutdown.clone(), |key| {
             let span = tracing::info_span!("reconcile", kind = key.kind(), object = key.name());
             self.reconcile_class(key).instrument(span)
         });
-        futures::join!(carry, hold);
+        futures::join!(carry, hold, beside);
     }
 }

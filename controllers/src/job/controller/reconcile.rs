@@ -14,27 +14,29 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 
 use super::{Controller, SeenJob};
-use crate::job::adapter::{Adapter as _, Extent, Freshness, NOTE_DUPLICATE, OperationError, Target};
+use crate::job::adapter::{Adapter, Extent, Freshness, NOTE_DUPLICATE, OperationError, Seen, Target};
 use crate::job::api::class::MIN_LOSS_CONFIRMATION_AGE;
+use crate::job::api::names::POLICY_BACKEND_LOST;
 use crate::job::api::names::condition::BACKEND_OBSERVED;
-use crate::job::api::names::{CONTROLLER_KUBERNETES, POLICY_BACKEND_LOST};
-use crate::job::api::spec::JobSpec;
+use crate::job::api::spec::{DesiredState, JobSpec};
 use crate::job::api::status::{JobStatus, Reference};
-use crate::job::machine::{Action, Attempt, Decision, Observation, State, decide};
+use crate::job::machine::{Action, Attempt, Decision, Observation, State, after, decide};
 use crate::job::measure::{Group, Step};
 use crate::job::resolve::{Admission, Catalog as _, Resolution, recall};
 use berth_runtime::lock;
 
-/// The controllerNames that this process answers to.
-pub(super) const OURS: &[&str] = &[CONTROLLER_KUBERNETES];
+/// How soon what a Job refers to, and is not there, is looked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 
-/// What was seen, and when to look again by itself.
-struct Look {
+/// What was seen, by whom, and when to look again by itself.
+struct Look<'a> {
     observation: Observation,
+    /// The adapter of the Job's class; of a Job without one the adapter that has something of it. None if there is nothing anywhere.
+    adapter: Option<&'a dyn Adapter>,
     look_again: Option<Timestamp>,
 }
 
-impl Look {
+impl Look<'_> {
     fn admission(&self) -> Option<&Admission> {
         match &self.observation.resolution {
             Resolution::Admitted(admission) => Some(admission),
@@ -85,22 +87,31 @@ impl Controller {
         self.carry_out(&stored, &look, &decision, term).await
     }
 
-    fn decide(&self, stored: &Stored<SeenJob>, look: &Look) -> Decision {
+    fn decide(&self, stored: &Stored<SeenJob>, look: &Look<'_>) -> Decision {
         decide(stored.object.facts(), &look.observation, self.context.time.now())
     }
 
     /// What the class says, and what the backend shows.
-    async fn look(&self, stored: &Stored<SeenJob>, freshness: Freshness, term: u64) -> Result<Look, OperationError> {
+    async fn look(&self, stored: &Stored<SeenJob>, freshness: Freshness, term: u64) -> Result<Look<'_>, OperationError> {
         let job = &stored.object;
-        let resolution = self.resolution(stored);
+        let mut resolution = self.resolution(stored);
+        let mut ask_again = None;
+        if let (Some(adapter), Some(target)) = (self.adapter_of(stored, &resolution), unaccepted(stored, &resolution, term))
+            && let Some((reason, message)) = adapter.check(target).await?
+        {
+            resolution = Resolution::Refused { reason, message };
+            ask_again = Some(after(self.context.time.now(), ASK_AGAIN));
+        }
         let admission = match &resolution {
             Resolution::Admitted(admission) => Some(&**admission),
             _ => None,
         };
         let recorded = recorded(job);
-        let seen = match resolution {
-            Resolution::Foreign => crate::job::adapter::Seen::default(),
-            _ => self.adapter.observe(target(stored, recorded, term), admission, freshness).await?,
+        let target = target(stored, recorded, term);
+        let (adapter, seen) = match self.adapter_of(stored, &resolution) {
+            Some(adapter) => (Some(adapter), adapter.observe(target, admission, freshness).await?),
+            None if resolution == Resolution::Foreign => (None, Seen::default()),
+            None => self.search(target, freshness).await?,
         };
         for (reason, note) in seen.notes {
             if reason == NOTE_DUPLICATE {
@@ -118,22 +129,41 @@ impl Controller {
             loss_min_age,
             resolution,
         };
-        Ok(Look { observation, look_again: seen.look_again })
+        Ok(Look { observation, adapter, look_again: seen.look_again.into_iter().chain(ask_again).min() })
+    }
+
+    /// The adapter of the class that the Job was accepted under, or would be.
+    fn adapter_of(&self, stored: &Stored<SeenJob>, resolution: &Resolution) -> Option<&dyn Adapter> {
+        let resolved = stored.object.status().and_then(|status| status.resolved_job_class.as_ref());
+        match (resolved, resolution) {
+            (Some(class), _) => self.adapters.of(&class.controller_name),
+            (None, Resolution::Admitted(admission)) => self.adapters.of(&admission.class.controller_name),
+            (None, _) => None,
+        }
+    }
+
+    /// A Job that no class allows may still have something that was made while one did: asks every adapter.
+    async fn search<'a>(&'a self, job: Target<'_>, freshness: Freshness) -> Result<(Option<&'a dyn Adapter>, Seen), OperationError> {
+        for adapter in self.adapters.all() {
+            let seen = adapter.observe(job, None, freshness).await?;
+            if seen != Seen::default() {
+                return Ok((Some(adapter), seen));
+            }
+        }
+        Ok((None, Seen::default()))
     }
 
     fn resolution(&self, stored: &Stored<SeenJob>) -> Resolution {
         let job = &stored.object;
         let Some(class) = job.status().and_then(|status| status.resolved_job_class.as_ref()) else {
-            return self.known.resolve(&job.job.spec, &stored.key.namespace, OURS);
+            return self.known.resolve(&job.job.spec, &stored.key.namespace, &self.adapters.controllers());
         };
-        if !OURS.contains(&class.controller_name.as_str()) {
-            return Resolution::Foreign;
-        }
+        let Some(adapter) = self.adapters.of(&class.controller_name) else { return Resolution::Foreign };
         let recalled: Result<Option<Admission>, String> = job.status().map_or(Ok(None), |status| recall(status, &self.known));
         match recalled {
             Ok(Some(admission)) => Resolution::Admitted(Box::new(admission)),
             Ok(None) => Resolution::Foreign,
-            Err(message) => Resolution::Gone { adapter: self.adapter.name(), message },
+            Err(message) => Resolution::Gone { adapter: adapter.name(), message },
         }
     }
 
@@ -169,21 +199,22 @@ impl Controller {
 
     /// Removes what is left of Jobs of that name that are gone.
     async fn sweep(&self, key: &ObjectKey, live: Option<&str>, term: u64) -> Result<(), OperationError> {
-        for uid in self.adapter.orphans(key, live) {
+        let orphans = self.adapters.all().flat_map(|adapter| adapter.orphans(key, live).into_iter().map(move |uid| (adapter, uid)));
+        for (adapter, uid) in orphans.collect::<Vec<_>>() {
             // A cache proves no absence.
             let now = get_uncached(&self.jobs_in(&key.namespace), &key.name).await?;
             if now.is_some_and(|job| job.metadata.uid.as_deref() == Some(&uid)) {
                 continue;
             }
             tracing::info!(uid, "removing what is left of a Job that is gone");
-            let gone = Target { key, uid: &uid, spec: &JobSpec::default(), recorded: &[], ended: false, term };
-            self.adapter.delete(gone, Extent::Orphaned).await?;
+            let gone = Target { key, uid: &uid, created: Timestamp::UNIX_EPOCH, spec: &JobSpec::default(), recorded: &[], ended: true, term };
+            adapter.delete(gone, Extent::Orphaned).await?;
             self.context.steps.stepped(&Group::default(), &Step::Swept);
         }
         Ok(())
     }
 
-    async fn carry_out(&self, stored: &Stored<SeenJob>, look: &Look, decision: &Decision, term: u64) -> Result<Next, OperationError> {
+    async fn carry_out(&self, stored: &Stored<SeenJob>, look: &Look<'_>, decision: &Decision, term: u64) -> Result<Next, OperationError> {
         let version = match &decision.status {
             Some(status) => self.write_status(stored, status, term).await?,
             None => stored.resource_version.clone(),
@@ -192,25 +223,29 @@ impl Controller {
         let written = decision.status.as_ref().and_then(|status| status.execution.as_ref());
         let references = written.map_or_else(|| recorded(&stored.object), |execution| &execution.references);
         let target = target(stored, references, term);
-        match decision.action {
-            Action::Nothing | Action::Confirm => {}
-            Action::AddFinalizer => self.set_finalizer(stored, &version, true, term).await?,
-            Action::DropConfirmation => self.drop_confirmation(stored, &version, term).await?,
-            Action::RemoveFinalizer => self.set_finalizer(stored, &version, false, term).await?,
-            Action::Acquire | Action::Start => return self.ensure(stored, target, look, wake).await,
-            Action::Stop => self.adapter.cancel(target).await?,
-            Action::Sweep => self.adapter.delete(target, Extent::Strays).await?,
-            Action::Settle => self.adapter.delete(target, Extent::Held).await?,
-            Action::Delete => self.adapter.delete(target, Extent::Everything).await?,
-            Action::Expire => self.expire(stored, &version, term).await?,
+        match (decision.action, look.adapter) {
+            (Action::Nothing | Action::Confirm, _) => {}
+            (Action::AddFinalizer, _) => self.set_finalizer(stored, &version, true, term).await?,
+            (Action::DropConfirmation, _) => self.drop_confirmation(stored, &version, term).await?,
+            (Action::RemoveFinalizer, _) => self.set_finalizer(stored, &version, false, term).await?,
+            (Action::Expire, _) => self.expire(stored, &version, term).await?,
+            (_, None) => {} // nothing of it was seen anywhere
+            (Action::Acquire | Action::Start, Some(adapter)) => {
+                let made = adapter.ensure(target, look.admission()).await?;
+                return Ok(self.attempted(stored, made, wake));
+            }
+            (Action::Stop, Some(adapter)) => adapter.cancel(target).await?,
+            (Action::Sweep, Some(adapter)) => adapter.delete(target, Extent::Strays).await?,
+            (Action::Settle, Some(adapter)) => adapter.delete(target, Extent::Held).await?,
+            (Action::Delete, Some(adapter)) => adapter.delete(target, Extent::Everything).await?,
         }
         Ok(wake)
     }
 
-    async fn ensure(&self, stored: &Stored<SeenJob>, target: Target<'_>, look: &Look, wake: Next) -> Result<Next, OperationError> {
-        let made = self.adapter.ensure(target, look.admission()).await?;
+    /// Remembers what came of an attempt to make an execution; when to look again.
+    fn attempted(&self, stored: &Stored<SeenJob>, made: Option<Attempt>, wake: Next) -> Next {
         let mut attempts = lock(&self.attempts);
-        Ok(match made {
+        match made {
             None => {
                 attempts.remove(&stored.key);
                 wake
@@ -221,7 +256,7 @@ impl Controller {
                 attempts.insert(stored.key.clone(), (stored.uid.clone(), attempt));
                 next
             }
-        })
+        }
     }
 
     /// When to look again, though nothing changes.
@@ -245,5 +280,14 @@ fn target<'a>(stored: &'a Stored<SeenJob>, recorded: &'a [Reference], term: u64)
     let status = stored.object.status();
     let unproven = |status: &JobStatus| find(&status.conditions, BACKEND_OBSERVED).is_some_and(|condition| condition.status == "False");
     let ended = status.is_some_and(|status| status.completion_time.is_some() && !unproven(status));
-    Target { key: &stored.key, uid: &stored.uid, spec: &stored.object.job.spec, recorded, ended, term }
+    let job = &stored.object.job;
+    let created = stored.object.facts().created;
+    Target { key: &stored.key, uid: &stored.uid, created, spec: &job.spec, recorded, ended, term }
+}
+
+/// The Job, if it is about to be accepted.
+fn unaccepted<'a>(stored: &'a Stored<SeenJob>, resolution: &Resolution, term: u64) -> Option<Target<'a>> {
+    let job = &stored.object.job;
+    let is_new = job.metadata.deletion_timestamp.is_none() && job.spec.desired_state == DesiredState::Running && stored.object.waits();
+    (is_new && matches!(resolution, Resolution::Admitted(_))).then(|| target(stored, &[], term))
 }

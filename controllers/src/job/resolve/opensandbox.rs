@@ -1,6 +1,6 @@
 //! What OpenSandbox is known not to be able to do, so that it is said before anything is made (design of Jobs, §0 and §3).
 
-use crate::job::api::opensandbox::{ImageAuth, OpenSandboxExecutionParametersSpec, RequestMapping};
+use crate::job::api::opensandbox::{ExecutionMode, ImageAuth, OpenSandboxExecutionParametersSpec, RequestMapping};
 use crate::job::api::spec::JobSpec;
 
 /// Names of variables that belong to the sandbox.
@@ -13,6 +13,19 @@ pub fn unsupported(spec: &JobSpec, parameters: &OpenSandboxExecutionParametersSp
     if spec.task.command.is_empty() {
         problems.push("task.command is required: OpenSandbox doesn't know the image's entrypoint".to_owned());
     }
+    let argv = || spec.task.command.iter().chain(&spec.task.args);
+    if argv().any(|word| word.contains('\0')) {
+        problems.push("task.command and task.args: no word may have a NUL".to_owned());
+    }
+    if parameters.execution_mode == ExecutionMode::FencedCommand {
+        let first = spec.task.command.first().map_or("", String::as_str);
+        if !spec.task.command.is_empty() && (first.is_empty() || first.starts_with('-')) {
+            problems.push("task.command: its first word may not be empty or begin with a hyphen".to_owned());
+        }
+        // A shell is between the sandbox and the process, and drops what it has no word for.
+        let odd = spec.task.env.iter().filter(|env| !is_shell_name(&env.name));
+        problems.extend(odd.map(|env| format!("task.env {}: in mode FencedCommand a name is letters, digits and underscores, no digit first", env.name)));
+    }
     let reserved = spec.task.env.iter().filter(|env| env.name == RESERVED_NAME || env.name.starts_with(RESERVED_PREFIX));
     problems.extend(reserved.map(|env| format!("task.env {} belongs to the sandbox", env.name)));
     let requests = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
@@ -23,6 +36,10 @@ pub fn unsupported(spec: &JobSpec, parameters: &OpenSandboxExecutionParametersSp
         problems.push("task.imagePullSecrets: the backend takes no registry credentials".to_owned());
     }
     problems
+}
+
+fn is_shell_name(name: &str) -> bool {
+    !name.starts_with(|c: char| c.is_ascii_digit()) && !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 /// Whether executing the Job needs the value of a Secret in the controller's hands.

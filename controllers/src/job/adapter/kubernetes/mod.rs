@@ -34,10 +34,12 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use super::{Adapter, Extent, Freshness, NOTE_DUPLICATE, OperationError, Seen, Target};
+use crate::job::api::JobClass;
 use crate::job::api::kubernetes::{KubernetesExecutionParametersSpec, NodeLostPolicy};
-use crate::job::api::names::{ADAPTER_KUBERNETES, reference};
+use crate::job::api::names::{ADAPTER_KUBERNETES, CONTROLLER_KUBERNETES, reference};
 use crate::job::machine::Attempt;
 use crate::job::measure::{JobObserver, Operation};
+use crate::job::reason::Readiness;
 use crate::job::resolve::{Admission, Parameters};
 use build::{built_of, native_job};
 use memory::Memory;
@@ -79,17 +81,6 @@ impl Kubernetes {
         let (remembers, time) = (memory.clone(), tools.time.clone());
         tools.pods.on_change(move |change| remembers.changed(change.old, change.new, time.now()));
         Self { tools, natives_of, pods_of, memory }
-    }
-
-    /// UIDs of Jobs that had this name and still have something here, `live` apart.
-    pub fn orphans(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String> {
-        let natives = self.natives_of.get(key).into_iter().map(|native| native.object.job_uid.clone());
-        let pods = self.pods_of.get(key).into_iter().filter(|pod| pod.object.is_named_after(&pod.object.job_uid)).map(|pod| pod.object.job_uid.clone());
-        let mut uids: Vec<String> = natives.chain(pods).collect();
-        uids.retain(|uid| !uid.is_empty() && Some(uid.as_str()) != live);
-        uids.sort_unstable();
-        uids.dedup();
-        uids
     }
 
     /// What the watches have brought of a Job's backend.
@@ -191,6 +182,25 @@ impl Kubernetes {
 impl Adapter for Kubernetes {
     fn name(&self) -> &'static str {
         ADAPTER_KUBERNETES
+    }
+
+    fn controller_name(&self) -> &'static str {
+        CONTROLLER_KUBERNETES
+    }
+
+    fn orphans(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String> {
+        let natives = self.natives_of.get(key).into_iter().map(|native| native.object.job_uid.clone());
+        let pods = self.pods_of.get(key).into_iter().filter(|pod| pod.object.is_named_after(&pod.object.job_uid)).map(|pod| pod.object.job_uid.clone());
+        let mut uids: Vec<String> = natives.chain(pods).collect();
+        uids.retain(|uid| !uid.is_empty() && Some(uid.as_str()) != live);
+        uids.sort_unstable();
+        uids.dedup();
+        uids
+    }
+
+    fn readiness(&self, _class: &JobClass) -> Option<(Readiness, String)> {
+        // The backend is the API server that the class was read from.
+        Some((Readiness::Reachable, "the API server answers".to_owned()))
     }
 
     fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>> {

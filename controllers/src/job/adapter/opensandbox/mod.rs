@@ -1,0 +1,430 @@
+//! The OpenSandbox adapter: an idle sandbox, which may be duplicated without harm, and a start within it that is fenced by a lock (design of Jobs, §2b).
+//!
+//! ```text
+//! Ensure, first:   POST /sandboxes, idle, short-lived        found again by its metadata; a nonce is planted in it
+//!                  (references on record)                    Sandbox and Instance, by id
+//! Ensure, second:  renew, then POST /command, fenced         a second start exits 124, one in another instance 97; then Command is on record
+//! Cancel:          take the lock, or signal the group; DELETE until the server says 404
+//! Delete:          DELETE until then; every so often whatever no Job of ours claims (sweep)
+//! ```
+//! In mode Entrypoint the create is the start: an Instance is recorded first, and it is posted once, by the process that recorded it.
+//!
+//! No worker waits for a server: what is to be done is an errand, a task of its own, one at a time for a Job; its end wakes the Job. Only what decides
+//! an end is asked for on the spot, and not for long.
+
+mod acquire;
+mod build;
+mod endpoint;
+mod look;
+pub mod names;
+mod page;
+mod secrets;
+mod stop;
+mod sweep;
+mod task;
+mod verdict;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_opensandbox::CallObserver;
+use berth_runtime::apiclient::CallError;
+use berth_runtime::informer::Informer;
+use berth_runtime::lease::Fence;
+use berth_runtime::{ObjectKey, ServerTime, lock};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use tokio_util::sync::CancellationToken;
+
+use super::{Adapter, Extent, Freshness, OperationError, Seen, Target};
+use crate::job::api::OpenSandboxExecutionParameters;
+use crate::job::api::names::CONTROLLER_OPENSANDBOX;
+use crate::job::controller::SeenJob;
+use crate::job::machine::{Attempt, Execution, after};
+use crate::job::measure::JobObserver;
+use crate::job::reason::{NotAccepted, NotScheduled, Readiness, Unobserved};
+use crate::job::resolve::{Admission, Parameters};
+use endpoint::Endpoint;
+use page::{Book, Errand, Facts, Page, Recorded};
+use secrets::Installation;
+use task::Task;
+
+/// How long a worker waits for an answer that decides an end.
+const ON_THE_SPOT: Duration = Duration::from_secs(10);
+/// A Job that is older than our term by that much may have been at work in another's: times of objects are whole seconds.
+const INHERITED: Duration = Duration::from_secs(2);
+
+/// What the adapter works with.
+pub struct Tools {
+    /// Where Secrets and ConfigMaps are read.
+    pub client: Client,
+    /// OpenSandboxExecutionParameters.
+    pub parameters: Informer<OpenSandboxExecutionParameters>,
+    /// Jobs: what the sweep leaves alone.
+    pub jobs: Informer<SeenJob>,
+    /// Open while this process leads.
+    pub fence: Fence,
+    /// The API server's time.
+    pub time: Arc<ServerTime>,
+    /// Told of answers that were lost.
+    pub steps: Arc<dyn JobObserver>,
+    /// What of this installation is its own.
+    pub installation: InstallationSecret,
+    /// Told of every call to a server or a sandbox.
+    pub calls: Arc<dyn CallObserver>,
+}
+
+/// The Secret that has an installation's identity. It is made if it is not there.
+#[derive(Clone, Debug)]
+pub struct InstallationSecret {
+    /// Its namespace, the process's own.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// Who is told that there is news.
+pub struct Wake {
+    /// Of a Job.
+    pub job: Box<dyn Fn(ObjectKey) + Send + Sync>,
+    /// Of the server that parameters of that name are of.
+    pub parameters: Box<dyn Fn(&Arc<str>) + Send + Sync>,
+}
+
+/// See the module.
+pub struct OpenSandbox {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    tools: Tools,
+    wake: Wake,
+    book: Book,
+    /// By UID of their parameters.
+    endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
+    installation: OnceCell<Installation>,
+    /// The current term, and when it was first heard of.
+    term: Mutex<(u64, Timestamp)>,
+}
+
+impl OpenSandbox {
+    /// Nothing is sent yet.
+    pub fn new(tools: Tools, wake: Wake) -> Self {
+        let term = Mutex::new((u64::MAX, tools.time.now()));
+        let shared = Shared { tools, wake, book: Book::default(), endpoints: Mutex::default(), installation: OnceCell::new(), term };
+        Self { shared: Arc::new(shared) }
+    }
+
+    async fn see(&self, job: Target<'_>, admission: Option<&Admission>, freshness: Freshness) -> Seen {
+        let shared = &self.shared;
+        let now = shared.tools.time.now();
+        let task = match shared.task(job, admission) {
+            Ok(Some(task)) => task,
+            Ok(None) => return without_a_server(job),
+            Err(message) => return unusable(job, message),
+        };
+        if job.ended && freshness == Freshness::Cached && shared.book.get(job.key, job.uid).is_none() {
+            // What is left of Jobs that have ended is found by the sweep, which opens every term.
+            return Seen::default();
+        }
+        let page = shared.page(&task, now);
+        if freshness == Freshness::Quorum {
+            return self.ask(&task, &page, now).await;
+        }
+        let is_due = page.shown.look_again.is_none_or(|due| now >= due);
+        let mut seen = page.shown;
+        // A stop that came to nothing yet is under way until it is tried again.
+        seen.backend.stopping = page.last == Some(Errand::Stop) && !is_due;
+        match page.busy {
+            Some(errand) => {
+                seen.backend.stopping |= errand == Errand::Stop;
+                seen.backend.leftovers |= errand == Errand::Acquire;
+                seen.look_again = None; // its end wakes the Job
+            }
+            // What has no sandbox on record is looked at by who makes one, what has ended by who removes it.
+            None if is_due && task.recorded.is_some() && !job.ended && !matches!(seen.backend.execution, Execution::Ended(_)) => {
+                shared.spawn(task, Errand::Look);
+                seen.look_again = None;
+            }
+            None => {}
+        }
+        seen
+    }
+
+    /// Asks on the spot; without an answer nothing is certain.
+    async fn ask(&self, task: &Task, page: &Page, now: Timestamp) -> Seen {
+        let asked = async {
+            let mut facts = page.facts.lock().await;
+            task.confirm(&mut facts).await;
+            facts.seen(task.recorded.is_some(), self.shared.tools.time.now())
+        };
+        let mut seen = tokio::time::timeout(ON_THE_SPOT, asked).await.unwrap_or_else(|_| {
+            let mut seen = page.shown.clone();
+            seen.backend.execution = Execution::Unreachable { failures: 0, since: now, message: "OpenSandbox: no answer in time".to_owned() };
+            seen.backend.leftovers = true;
+            seen.look_again = Some(after(now, Duration::from_secs(15)));
+            seen
+        });
+        let shown = seen.clone();
+        let busy = self.shared.book.change(&task.key, &task.uid, task.term, |page| {
+            page.shown = shown;
+            page.asked = true;
+            page.busy
+        });
+        seen.backend.stopping = busy.flatten() == Some(Errand::Stop);
+        if task.ended && !seen.backend.leftovers {
+            self.shared.book.forget(&task.key, &task.uid);
+        }
+        seen
+    }
+}
+
+impl Adapter for OpenSandbox {
+    fn name(&self) -> &'static str {
+        "opensandbox"
+    }
+
+    fn controller_name(&self) -> &'static str {
+        CONTROLLER_OPENSANDBOX
+    }
+
+    fn orphans(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String> {
+        self.shared.book.others(key, live)
+    }
+
+    fn check<'a>(&'a self, job: Target<'a>) -> BoxFuture<'a, Result<Option<(NotAccepted, String)>, OperationError>> {
+        async move {
+            match secrets::environment(&self.shared.tools.client, &job.key.namespace, &job.spec.task.env).await {
+                Ok(_) => Ok(None),
+                Err(secrets::Unresolved::Missing(missing)) => Ok(Some(missing)),
+                Err(secrets::Unresolved::Call(error)) => Err(error.into()),
+            }
+        }
+        .boxed()
+    }
+
+    fn readiness(&self, class: &crate::job::api::JobClass) -> Option<(Readiness, String)> {
+        let name = &class.spec.parameters_ref.as_ref()?.name;
+        let endpoints = lock(&self.shared.endpoints);
+        endpoints.values().find(|endpoint| endpoint.name.as_ref() == name)?.readiness()
+    }
+
+    fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>> {
+        async move {
+            let Ok(Some(task)) = self.shared.task(job, admission) else { return Ok(None) };
+            let now = self.shared.tools.time.now();
+            let page = self.shared.page(&task, now);
+            let errand = if task.recorded.is_some() { Errand::Start } else { Errand::Acquire };
+            // A start follows a look that has just shown that there was none; an attempt has its time.
+            if errand == Errand::Start || page.shown.look_again.is_none_or(|due| now >= due) {
+                self.shared.spawn(task, errand);
+            }
+            Ok(None)
+        }
+        .boxed()
+    }
+
+    fn observe<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>, freshness: Freshness) -> BoxFuture<'a, Result<Seen, OperationError>> {
+        async move {
+            self.shared.begin_term(job.term);
+            Ok(self.see(job, admission, freshness).await)
+        }
+        .boxed()
+    }
+
+    fn cancel<'a>(&'a self, job: Target<'a>) -> BoxFuture<'a, Result<(), OperationError>> {
+        self.send_off(job, Errand::Stop);
+        futures::future::ready(Ok(())).boxed()
+    }
+
+    fn delete<'a>(&'a self, job: Target<'a>, extent: Extent) -> BoxFuture<'a, Result<(), OperationError>> {
+        async move {
+            if extent == Extent::Orphaned {
+                return self.remove_orphan(job).await;
+            }
+            self.send_off(job, Errand::Remove);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn run(&self, stop: CancellationToken) -> BoxFuture<'_, ()> {
+        sweep::run(self.shared.clone(), stop).boxed()
+    }
+}
+
+impl OpenSandbox {
+    /// Begins an errand about a Job that was observed before, unless its last attempt asked for time.
+    fn send_off(&self, job: Target<'_>, errand: Errand) {
+        let Ok(Some(task)) = self.shared.task(job, None) else { return };
+        let now = self.shared.tools.time.now();
+        let waits = |page: Page| page.last == Some(errand) && page.shown.look_again.is_some_and(|due| now < due);
+        let is_waiting = self.shared.book.get(job.key, job.uid).is_some_and(waits);
+        if !is_waiting {
+            self.shared.spawn(task, errand);
+        }
+    }
+
+    /// The Job is gone: nothing waits for it, so it is done here.
+    async fn remove_orphan(&self, job: Target<'_>) -> Result<(), OperationError> {
+        let Some(page) = self.shared.book.get(job.key, job.uid) else { return Ok(()) };
+        let task = self.shared.orphan(job, page.endpoint.clone());
+        self.shared.begin_term(job.term);
+        let page = self.shared.page(&task, self.shared.tools.time.now());
+        let removed = tokio::time::timeout(ON_THE_SPOT, async {
+            let mut facts = page.facts.lock().await;
+            task.remove_all(&mut facts).await
+        });
+        match removed.await {
+            Ok(Ok(())) => {
+                self.shared.book.forget(job.key, job.uid);
+                Ok(())
+            }
+            Ok(Err(task::Trouble::NotLeader(error))) => Err(error.into()),
+            Ok(Err(task::Trouble::Call(error))) => Err(error.into()),
+            // Tried again, and at the next sweep.
+            Ok(Err(_)) | Err(_) => Err(CallError::NotSent("a sandbox of a Job that is gone is not removed yet".to_owned()).into()),
+        }
+    }
+}
+
+impl Shared {
+    /// Takes note of the term that is spoken of.
+    fn begin_term(&self, term: u64) {
+        let mut known = lock(&self.term);
+        if known.0 != term {
+            *known = (term, self.tools.time.now());
+        }
+    }
+
+    fn is_inherited(&self, created: Timestamp) -> bool {
+        created <= after(lock(&self.term).1, INHERITED)
+    }
+
+    /// What is to be done about a Job; None if nobody knows on which server.
+    fn task(self: &Arc<Self>, job: Target<'_>, admission: Option<&Admission>) -> Result<Option<Task>, String> {
+        let known = self.book.get(job.key, job.uid);
+        let (endpoint, resources) = match admission {
+            Some(Admission { class, resources, parameters: Parameters::OpenSandbox(spec) }) => {
+                let Some(reference) = &class.parameters_ref else { return Ok(None) };
+                (self.endpoint(&reference.uid, &reference.name, spec)?, resources.clone())
+            }
+            _ => match known {
+                Some(page) => (page.endpoint, crate::job::api::resources::ResourceRequirements::default()),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(Task {
+            shared: self.clone(),
+            key: job.key.clone(),
+            uid: Arc::from(job.uid),
+            spec: Arc::new(job.spec.clone()),
+            recorded: Recorded::of(job.recorded),
+            ended: job.ended,
+            inherited: self.is_inherited(job.created),
+            term: job.term,
+            endpoint,
+            resources,
+        }))
+    }
+
+    fn orphan(self: &Arc<Self>, job: Target<'_>, endpoint: Arc<Endpoint>) -> Task {
+        Task {
+            shared: self.clone(),
+            key: job.key.clone(),
+            uid: Arc::from(job.uid),
+            spec: Arc::default(),
+            recorded: Recorded::default(),
+            ended: true,
+            inherited: true,
+            term: job.term,
+            endpoint,
+            resources: crate::job::api::resources::ResourceRequirements::default(),
+        }
+    }
+
+    /// The server of those parameters; made anew when what may be changed of them has.
+    fn endpoint(&self, uid: &str, name: &str, spec: &Arc<crate::job::api::opensandbox::OpenSandboxExecutionParametersSpec>) -> Result<Arc<Endpoint>, String> {
+        let mut endpoints = lock(&self.endpoints);
+        if let Some(endpoint) = endpoints.get(uid).filter(|endpoint| endpoint.spec == *spec) {
+            return Ok(endpoint.clone());
+        }
+        let endpoint = Arc::new(Endpoint::new(Arc::from(name), spec.clone(), self.tools.calls.clone())?);
+        endpoints.insert(uid.to_owned(), endpoint.clone());
+        Ok(endpoint)
+    }
+
+    /// What is remembered of the Job in this term.
+    fn page(&self, task: &Task, now: Timestamp) -> Page {
+        self.book.page(&task.key, &task.uid, task.term, || {
+            let mut facts = Facts::of(task.recorded.clone());
+            let recorded = task.recorded.is_some();
+            if recorded {
+                // Whoever gave it a life gave it no longer one than that.
+                facts.lives_until = Some(task.life_at_most(now));
+                facts.look_for_strays = true;
+                facts.execution = Execution::Unreachable { failures: 0, since: now, message: "not looked at yet".to_owned() };
+            }
+            let mut shown = facts.seen(recorded, now);
+            // Another leader may have made one.
+            shown.backend.leftovers |= !recorded && task.inherited && !task.ended;
+            Page { facts: Arc::new(AsyncMutex::new(facts)), shown, ..Page::new(task.uid.clone(), task.term, task.endpoint.clone()) }
+        })
+    }
+
+    /// Begins an errand, unless one is under way.
+    fn spawn(self: &Arc<Self>, task: Task, errand: Errand) {
+        let begun = self.book.change(&task.key, &task.uid, task.term, |page| {
+            page.endpoint = task.endpoint.clone();
+            if page.busy.is_some() { None } else { page.busy.replace(errand).is_none().then(|| page.facts.clone()) }
+        });
+        let Some(facts) = begun.flatten() else { return };
+        let span = tracing::info_span!("errand", kind = ?errand, object = %task.key);
+        let work = async move {
+            let mut facts = facts.lock().await;
+            task.carry_out(errand, &mut facts).await;
+            let shown = facts.seen(task.recorded.is_some(), task.shared.tools.time.now());
+            let done = task.ended && !shown.backend.leftovers;
+            task.shared.book.change(&task.key, &task.uid, task.term, |page| {
+                page.shown = shown;
+                page.last = page.busy.take();
+                page.asked = true;
+            });
+            if done {
+                task.shared.book.forget(&task.key, &task.uid);
+            }
+            (task.shared.wake.job)(task.key.clone());
+        };
+        tokio::spawn(tracing::Instrument::instrument(work, span));
+    }
+
+    /// What makes this installation itself.
+    async fn installation(&self) -> Result<&Installation, CallError> {
+        let InstallationSecret { namespace, name } = &self.tools.installation;
+        self.installation.get_or_try_init(|| secrets::installation(&self.tools.client, namespace, name)).await
+    }
+}
+
+/// The parameters are gone, and with them the only way to ask.
+fn without_a_server(job: Target<'_>) -> Seen {
+    let mut seen = Seen::default();
+    if !job.recorded.is_empty() && !job.ended {
+        let message = "the parameters that name the server are gone".to_owned();
+        seen.backend.execution = Execution::Unknown { reason: Unobserved::BackendUnreachable, message };
+        seen.backend.leftovers = true;
+    }
+    seen
+}
+
+/// The parameters can't be used.
+fn unusable(job: Target<'_>, message: String) -> Seen {
+    let mut seen = without_a_server(job);
+    if job.recorded.is_empty() {
+        seen.attempt = Some(Attempt::Later { reason: NotScheduled::BackendUnavailable, message, give_up: None });
+    }
+    seen
+}

@@ -1,0 +1,264 @@
+//! What the adapter remembers of a Job: what its sandbox last showed, and what of it was only told to this process. A restart forgets it; then the
+//! sandbox is asked again, and what only this process knew (that a key has seen the sandbox, that a create may be under way) is assumed not to be so.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use berth_opensandbox::{Execd, Sandbox};
+use berth_runtime::{ObjectKey, lock};
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::Mutex as AsyncMutex;
+
+use super::endpoint::Endpoint;
+use crate::job::adapter::Seen;
+use crate::job::api::names::reference;
+use crate::job::api::status::Reference;
+use crate::job::machine::{Attempt, Backend, Execution, Started, after};
+
+/// Between two attempts at the same thing.
+const RETRIES: [u64; 5] = [1, 2, 4, 8, 15];
+
+/// The references on record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    pub sandbox: Option<String>,
+    pub instance: Option<String>,
+    pub command: Option<String>,
+}
+
+impl Recorded {
+    pub fn of(references: &[Reference]) -> Self {
+        let find = |kind: &str| references.iter().find(|reference| reference.type_ == kind).map(|reference| reference.id.clone());
+        Self { sandbox: find(reference::SANDBOX), instance: find(reference::INSTANCE), command: find(reference::COMMAND) }
+    }
+
+    pub fn is_some(&self) -> bool {
+        self.instance.is_some() || self.sandbox.is_some()
+    }
+
+    fn references(&self) -> Vec<Reference> {
+        let of = |kind: &str, id: &Option<String>| id.clone().map(|id| Reference { type_: kind.to_owned(), id });
+        [of(reference::SANDBOX, &self.sandbox), of(reference::INSTANCE, &self.instance), of(reference::COMMAND, &self.command)].into_iter().flatten().collect()
+    }
+}
+
+/// What is known of one Job's sandbox. Held by whoever is at work on it.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// What is, or is to be, on record.
+    pub known: Recorded,
+    /// The sandbox of `known`, as the server last told of it.
+    pub sandbox: Option<Sandbox>,
+    /// How its execd is reached.
+    pub execd: Option<Execd>,
+    /// What is seen of the execution.
+    pub execution: Execution,
+    /// Why there is none.
+    pub attempt: Option<Attempt>,
+    /// Other sandboxes may be this Job's.
+    pub look_for_strays: bool,
+    /// Others are, or what is left of its own must go.
+    pub strays: bool,
+    /// What is left of its own must go, and why.
+    pub remains: Option<&'static str>,
+    /// Creates that were sent.
+    pub creates: u32,
+    /// Until when a create without an answer may still come to something.
+    pub ambiguous_until: Option<Timestamp>,
+    /// The sandbox of `known` was removed by us, and is not there any more.
+    pub removed: bool,
+    /// When it was first told not to be there, without our doing.
+    pub missing_since: Option<Timestamp>,
+    /// It may live until then at most, by what it was last given; else by what it can have been given.
+    pub lives_until: Option<Timestamp>,
+    /// When the process began.
+    pub started: Option<Started>,
+    /// When it was last seen not to have begun.
+    pub waited_until: Option<Timestamp>,
+    /// The code that it had when it was stopped.
+    pub stopped: Option<(i32, bool)>,
+    /// The start that was refused for good, or the like: what is to be told once nothing can run any more.
+    pub refused: Option<(crate::job::reason::Failure, String)>,
+    /// Mode Entrypoint: what is on record was reserved by us, and nothing has been posted.
+    pub reserved: bool,
+    /// Creates in a row that were refused for now.
+    pub refusals: u32,
+    /// Since when a start that was taken has not shown in the lock, and nobody knows of it.
+    pub unlocked_since: Option<Timestamp>,
+    /// Attempts in a row that came to nothing, since when, and why.
+    pub failures: u32,
+    pub failing_since: Option<Timestamp>,
+    pub failing: String,
+    /// When to look or try again.
+    pub due: Option<Timestamp>,
+}
+
+impl Facts {
+    /// Nothing but what is on record.
+    pub fn of(known: Recorded) -> Self {
+        Self { known, ..Self::default() }
+    }
+
+    /// An attempt came to nothing.
+    pub fn failed(&mut self, why: String, now: Timestamp) {
+        self.failures += 1;
+        self.failing_since.get_or_insert(now);
+        self.failing = why;
+        self.due = Some(after(now, Duration::from_secs(retry(self.failures))));
+    }
+
+    /// One came to something.
+    pub fn answered(&mut self) {
+        self.failures = 0;
+        self.failing_since = None;
+    }
+
+    /// A create had no answer, or none yet, and may come to something.
+    pub fn may_appear(&self, now: Timestamp) -> bool {
+        self.ambiguous_until.is_some_and(|until| now < until)
+    }
+
+    /// The same as a status is told.
+    pub fn seen(&self, recorded: bool, now: Timestamp) -> Seen {
+        let execution = match self.failing_since {
+            Some(since) if recorded && !matches!(self.execution, Execution::Ended(_)) => {
+                Execution::Unreachable { failures: self.failures, since, message: self.failing.clone() }
+            }
+            _ => self.execution.clone(),
+        };
+        let exists = !self.removed && (self.sandbox.is_some() || self.known.sandbox.is_some());
+        let backend = Backend {
+            execution,
+            references: self.known.references(),
+            stopping: false,
+            strays: self.strays,
+            leftovers: exists || self.strays || self.may_appear(now),
+            held: exists,
+        };
+        Seen { backend, attempt: self.attempt.clone(), notes: Vec::new(), look_again: self.due }
+    }
+}
+
+pub fn retry(failures: u32) -> u64 {
+    let index = usize::try_from(failures.saturating_sub(1)).unwrap_or(usize::MAX);
+    RETRIES[index.min(RETRIES.len() - 1)]
+}
+
+/// What is being done about a Job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errand {
+    Look,
+    Acquire,
+    Start,
+    Stop,
+    Remove,
+}
+
+/// One Job.
+#[derive(Clone)]
+pub struct Page {
+    pub uid: Arc<str>,
+    pub term: u64,
+    pub endpoint: Arc<Endpoint>,
+    pub facts: Arc<AsyncMutex<Facts>>,
+    /// As of the last errand.
+    pub shown: Seen,
+    /// What is being done.
+    pub busy: Option<Errand>,
+    /// What was done last.
+    pub last: Option<Errand>,
+    /// The backend has been asked in this term.
+    pub asked: bool,
+}
+
+impl Page {
+    /// Nothing is known.
+    pub fn new(uid: Arc<str>, term: u64, endpoint: Arc<Endpoint>) -> Self {
+        Self { uid, term, endpoint, facts: Arc::default(), shown: Seen::default(), busy: None, last: None, asked: false }
+    }
+}
+
+/// By Job.
+#[derive(Default)]
+pub struct Book(Mutex<HashMap<ObjectKey, Vec<Page>>>);
+
+impl Book {
+    /// The page of a Job, made by `new` if there is none of this term: what another term knew may have been overtaken by another leader.
+    pub fn page(&self, key: &ObjectKey, uid: &str, term: u64, new: impl FnOnce() -> Page) -> Page {
+        let mut book = lock(&self.0);
+        let pages = book.entry(key.clone()).or_default();
+        pages.retain(|page| page.uid.as_ref() != uid || page.term == term);
+        match pages.iter().find(|page| page.uid.as_ref() == uid) {
+            Some(page) => page.clone(),
+            None => {
+                let page = new();
+                pages.push(page.clone());
+                page
+            }
+        }
+    }
+
+    pub fn get(&self, key: &ObjectKey, uid: &str) -> Option<Page> {
+        lock(&self.0).get(key)?.iter().find(|page| page.uid.as_ref() == uid).cloned()
+    }
+
+    /// Changes the page, if it is of that term.
+    pub fn change<T>(&self, key: &ObjectKey, uid: &str, term: u64, change: impl FnOnce(&mut Page) -> T) -> Option<T> {
+        lock(&self.0).get_mut(key)?.iter_mut().find(|page| page.uid.as_ref() == uid && page.term == term).map(change)
+    }
+
+    /// Nothing is left of it.
+    pub fn forget(&self, key: &ObjectKey, uid: &str) {
+        let mut book = lock(&self.0);
+        if let Some(pages) = book.get_mut(key) {
+            pages.retain(|page| page.uid.as_ref() != uid);
+            if pages.is_empty() {
+                book.remove(key);
+            }
+        }
+    }
+
+    /// UIDs of Jobs of that name with something left, `live` apart; what has nothing left and is idle is forgotten.
+    pub fn others(&self, key: &ObjectKey, live: Option<&str>) -> Vec<String> {
+        let mut book = lock(&self.0);
+        let Some(pages) = book.get_mut(key) else { return Vec::new() };
+        let is_live = |page: &Page| Some(page.uid.as_ref()) == live;
+        pages.retain(|page| is_live(page) || page.busy.is_some() || page.shown.backend.leftovers || page.shown.backend.references != []);
+        pages.iter().filter(|page| !is_live(page) && page.busy.is_none()).map(|page| page.uid.to_string()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+    use crate::job::machine::Ending;
+
+    #[test]
+    fn what_can_not_be_asked_is_unreachable_unless_its_end_is_known() {
+        let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        let mut facts = Facts::of(Recorded { sandbox: Some("s".to_owned()), instance: Some("n".to_owned()), command: None });
+        facts.execution = Execution::Idle;
+        facts.failed("away".to_owned(), now);
+        facts.failed("away".to_owned(), after(now, Duration::from_secs(1)));
+        let seen = facts.seen(true, now);
+        assert_eq!(seen.backend.execution, Execution::Unreachable { failures: 2, since: now, message: "away".to_owned() });
+        assert_eq!(seen.look_again, Some(after(now, Duration::from_secs(3))), "later each time");
+        assert!(seen.backend.leftovers && seen.backend.held);
+        assert_eq!(seen.backend.references.len(), 2);
+        facts.execution = Execution::Ended(Ending::Stopped { code: None, started: None, message: String::new() });
+        assert!(matches!(facts.seen(true, now).backend.execution, Execution::Ended(_)));
+        facts.removed = true;
+        assert!(!facts.seen(true, now).backend.leftovers);
+    }
+
+    #[test]
+    fn a_create_without_an_answer_is_something_left_until_its_window_is_over() {
+        let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        let facts = Facts { ambiguous_until: Some(after(now, Duration::from_secs(5))), ..Facts::default() };
+        assert!(facts.seen(false, now).backend.leftovers);
+        assert!(!facts.seen(false, after(now, Duration::from_secs(5))).backend.leftovers);
+        assert_eq!((retry(0), retry(1), retry(3), retry(99)), (1, 1, 4, 15));
+    }
+}

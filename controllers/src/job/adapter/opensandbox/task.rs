@@ -1,0 +1,284 @@
+//! One errand about one Job: what it is about, and what all errands need.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_opensandbox::fence::{Fence, InvalidWord, State as Lock};
+use berth_opensandbox::{Certainty, Command, Error, Execd, Sandbox, State};
+use berth_runtime::ObjectKey;
+use berth_runtime::apiclient::CallError;
+use berth_runtime::lease::{NotLeader, Sending};
+use k8s_openapi::jiff::Timestamp;
+
+use super::Shared;
+use super::endpoint::Endpoint;
+use super::names::{job_of, of_job};
+use super::page::{Errand, Facts, Recorded};
+use super::verdict::words;
+use crate::job::api::resources::ResourceRequirements;
+use crate::job::api::spec::JobSpec;
+use crate::job::machine::{Ending, Execution, after};
+use crate::job::measure::{Group, Step};
+use crate::job::reason::Unobserved;
+
+/// Where the lock is. Everybody may write there, in any image that has it.
+const FOLDER: &str = "/tmp";
+/// How much longer than its deadline a sandbox lives.
+const MARGIN: Duration = Duration::from_secs(600);
+/// A life that is shorter than wanted by that much is renewed.
+const SLACK: Duration = Duration::from_secs(60);
+/// A sandbox that is not there for that long is gone (design of Jobs, §2b).
+const MISSING: Duration = Duration::from_secs(30);
+/// How long a short command of ours may run.
+pub const SHORT: Duration = Duration::from_secs(10);
+/// More than any state takes.
+const STATE_BYTES_MAX: usize = 4_096;
+
+/// Why an errand came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// It is another's now.
+    #[error(transparent)]
+    NotLeader(#[from] NotLeader),
+    /// The API server.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The OpenSandbox server, or a sandbox.
+    #[error(transparent)]
+    Server(#[from] Error),
+    /// Something else, in words.
+    #[error("{0}")]
+    Other(&'static str),
+}
+
+impl From<InvalidWord> for Trouble {
+    fn from(_: InvalidWord) -> Self {
+        Self::Other("the command can't be passed on") // acceptance refuses all that
+    }
+}
+
+/// See the module.
+#[derive(Clone)]
+pub struct Task {
+    pub(super) shared: Arc<Shared>,
+    pub key: ObjectKey,
+    pub uid: Arc<str>,
+    pub spec: Arc<JobSpec>,
+    /// What was on record when this was begun.
+    pub recorded: Recorded,
+    /// The end is on record, and proven.
+    pub ended: bool,
+    /// The Job is older than our term.
+    pub inherited: bool,
+    pub term: u64,
+    pub endpoint: Arc<Endpoint>,
+    pub resources: ResourceRequirements,
+}
+
+impl Task {
+    pub fn now(&self) -> Timestamp {
+        self.shared.tools.time.now()
+    }
+
+    /// Before each send that changes something.
+    pub fn sending(&self) -> Result<Sending, NotLeader> {
+        self.shared.tools.fence.begin(self.term)
+    }
+
+    /// An answer was lost that may have had its effect.
+    pub fn tell_lost(&self, error: &Error) {
+        if error.certainty() == Certainty::Ambiguous {
+            self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: "opensandbox" }, &Step::AnswerLost);
+        }
+    }
+
+    /// Does it, and writes down what came of it.
+    pub async fn carry_out(&self, errand: Errand, facts: &mut Facts) {
+        self.endpoint.refresh_key(&self.shared.tools.client).await;
+        facts.due = None;
+        // What the status has meanwhile counts.
+        if self.recorded.is_some() {
+            let command = self.recorded.command.clone().or(facts.known.command.take());
+            facts.known = Recorded { command, sandbox: self.recorded.sandbox.clone().or(facts.known.sandbox.take()), ..self.recorded.clone() };
+        }
+        let done = match errand {
+            Errand::Look => self.look(facts).await,
+            Errand::Acquire => self.acquire(facts).await,
+            Errand::Start => self.start(facts).await,
+            Errand::Stop => self.stop(facts).await,
+            Errand::Remove => self.remove_all(facts).await,
+        };
+        self.conclude(done, facts);
+    }
+
+    /// Reads what decides an end, past everything that is remembered.
+    pub async fn confirm(&self, facts: &mut Facts) {
+        self.endpoint.refresh_key(&self.shared.tools.client).await;
+        facts.due = None;
+        let done = match (self.recorded.is_some(), self.ended) {
+            (true, false) => self.look(facts).await,
+            (true, true) => self.look_for_remains(facts).await,
+            (false, _) if self.inherited || facts.creates > 0 => self.look_for_any(facts).await,
+            (false, _) => Ok(()),
+        };
+        self.conclude(done, facts);
+    }
+
+    fn conclude(&self, done: Result<(), Trouble>, facts: &mut Facts) {
+        let why = match done {
+            Ok(()) => return facts.answered(),
+            Err(Trouble::NotLeader(_)) => return,
+            Err(Trouble::Server(error)) => {
+                self.tell_lost(&error);
+                words(&error)
+            }
+            Err(Trouble::Call(_)) => "the API server gave no answer".to_owned(),
+            Err(Trouble::Other(why)) => why.to_owned(),
+        };
+        tracing::debug!(why, "an errand came to nothing");
+        facts.failed(why, self.now());
+    }
+
+    // The sandbox.
+
+    /// The sandbox of that id as it is; None if the server says that there is none.
+    pub async fn get(&self, id: &str, facts: &mut Facts) -> Result<Option<Sandbox>, Error> {
+        match self.endpoint.note(self.endpoint.client.get(id).await) {
+            Ok(sandbox) => {
+                self.saw(&sandbox, facts);
+                Ok(Some(sandbox))
+            }
+            Err(error) if error.is_sandbox_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The server has shown us that sandbox.
+    pub fn saw(&self, sandbox: &Sandbox, facts: &mut Facts) {
+        if job_of(sandbox).is_some_and(|(_, uid)| uid == &*self.uid) {
+            self.endpoint.saw_ours();
+        }
+        facts.missing_since = None;
+        facts.lives_until = sandbox.expires_at.or(facts.lives_until);
+        facts.sandbox = Some(sandbox.clone());
+    }
+
+    /// The sandboxes of this Job, the oldest first, by their ids where times are the same.
+    pub async fn list(&self) -> Result<Vec<Sandbox>, Trouble> {
+        let installation = self.shared.installation().await?;
+        let mut found = self.endpoint.note(self.endpoint.client.list(&of_job(&installation.id, &self.uid)).await)?;
+        found.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        if !found.is_empty() {
+            self.endpoint.saw_ours();
+        }
+        Ok(found)
+    }
+
+    /// The execd of the sandbox of that id.
+    pub async fn execd(&self, id: &str, facts: &mut Facts) -> Result<Execd, Trouble> {
+        if let Some(execd) = &facts.execd {
+            return Ok(execd.clone());
+        }
+        let token = self.shared.installation().await?.token(&self.uid);
+        let execd = self.endpoint.note(self.endpoint.client.execd(id, self.endpoint.access(), Some(token)).await)?;
+        facts.execd = Some(execd.clone());
+        Ok(execd)
+    }
+
+    /// The lock of this Job in the recorded instance.
+    pub fn fence(&self, instance: &str) -> Result<Fence, InvalidWord> {
+        Fence::new(FOLDER, &self.uid, instance)
+    }
+
+    /// Runs one of the lock's texts and reads the state that it prints.
+    pub async fn lock(&self, execd: &Execd, text: String) -> Result<Lock, Trouble> {
+        let command = Command { text, kill_after: Some(SHORT), ..Command::default() };
+        let output = execd.run(&command, STATE_BYTES_MAX).await?;
+        Lock::parse(&output.stdout).ok_or(Trouble::Other("the sandbox does not tell the state of its process"))
+    }
+
+    /// There is no sandbox of that id, says the server. Whether that is to be believed, and what it means.
+    pub fn missing(&self, facts: &mut Facts) {
+        let now = self.now();
+        let first = *facts.missing_since.get_or_insert(now);
+        let is_over = facts.lives_until.is_some_and(|until| now > until);
+        let gone = after(first, MISSING);
+        if !self.endpoint.knows_ours() && !is_over {
+            let message = "the server says that there is no such sandbox, and its key has shown us none of ours".to_owned();
+            facts.execution = Execution::Unknown { reason: Unobserved::SandboxVanished, message };
+            facts.due = Some(after(now, Duration::from_secs(15)));
+        } else if now < gone {
+            facts.execution = Execution::Unreachable { failures: 0, since: first, message: "the server says that there is no such sandbox".to_owned() };
+            facts.due = Some(gone);
+        } else {
+            facts.removed = true;
+            let what = if is_over { "its time to live is over" } else { "somebody removed it" };
+            self.end_gone(facts, &format!("the sandbox is gone ({what}), and the exit code of the process is not known"));
+        }
+    }
+
+    /// The sandbox is not there any more, for certain: nothing of it runs.
+    pub fn end_gone(&self, facts: &mut Facts, why: &str) {
+        if matches!(facts.execution, Execution::Ended(_)) {
+            return; // how it ended was known before
+        }
+        let ending = match (facts.refused.take(), facts.stopped) {
+            (Some((failure, message)), _) => Ending::NeverStarted { failure, message },
+            (None, Some((code, oom))) => Ending::Stopped {
+                code: Some(code),
+                started: facts.started,
+                message: if oom { format!("exit code {code}; a process of it was ended for using too much memory") } else { format!("exit code {code}") },
+            },
+            (None, None) => Ending::Stopped { code: None, started: facts.started, message: why.to_owned() },
+        };
+        facts.execution = Execution::Ended(ending);
+    }
+
+    // Its life.
+
+    /// Until when the sandbox must live.
+    fn life_wanted(&self, facts: &Facts, now: Timestamp) -> Timestamp {
+        match self.spec.active_deadline_seconds {
+            Some(seconds) => {
+                let from = facts.started.map_or(now, |started| started.at);
+                after(from, Duration::from_secs(seconds.unsigned_abs()) + MARGIN)
+            }
+            None => after(now, self.endpoint.spans.lease),
+        }
+    }
+
+    /// The longest life that it can have been given by now.
+    pub fn life_at_most(&self, now: Timestamp) -> Timestamp {
+        let life = self.spec.active_deadline_seconds.map_or(self.endpoint.spans.lease, |seconds| Duration::from_secs(seconds.unsigned_abs()) + MARGIN);
+        after(now, life.max(self.endpoint.spans.orphan) + SLACK)
+    }
+
+    /// How long it is to live from its birth, if nothing renews it.
+    pub fn life(&self) -> Duration {
+        self.spec.active_deadline_seconds.map_or(self.endpoint.spans.lease, |seconds| Duration::from_secs(seconds.unsigned_abs()) + MARGIN)
+    }
+
+    /// Renews it where that is due; a third of a lease before it ends, or what a deadline asks.
+    pub async fn renew(&self, id: &str, facts: &mut Facts) -> Result<(), Trouble> {
+        let now = self.now();
+        let wanted = self.life_wanted(facts, now);
+        let enough = match self.spec.active_deadline_seconds {
+            Some(_) => wanted.checked_sub(k8s_openapi::jiff::SignedDuration::try_from(SLACK).unwrap_or_default()).unwrap_or(wanted),
+            None => after(now, self.endpoint.spans.lease * 2 / 3),
+        };
+        // Of a sandbox that we have not been told of nobody knows how long it lives.
+        let known = facts.sandbox.as_ref().and(facts.lives_until);
+        if known.is_some_and(|until| until >= enough) {
+            return Ok(());
+        }
+        let _sending = self.sending()?;
+        let until = self.endpoint.note(self.endpoint.client.renew(id, wanted).await)?;
+        facts.lives_until = Some(until);
+        Ok(())
+    }
+
+    /// Whether the sandbox is one that still may run something.
+    pub fn is_alive(sandbox: &Sandbox) -> bool {
+        !matches!(sandbox.status.state, State::Terminated | State::Failed | State::Stopping)
+    }
+}
