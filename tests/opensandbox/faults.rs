@@ -69,7 +69,7 @@ async fn a_fenced_command_runs_once_whatever_becomes_of_the_answers() -> Result<
             match state(fence.query()?).await? {
                 State::OtherInstance => run(&faulty, &fence.plant()?).await.map(|_| None),
                 State::NotStarted => Ok(faulty.start(&command(&fence.start(&argv)?)).await.map(|_| None)?),
-                State::Exited(code) => Ok(Some(code)),
+                State::Exited { code, .. } => Ok(Some(code)),
                 _ => Ok(None),
             }
         });

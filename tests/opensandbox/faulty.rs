@@ -23,7 +23,7 @@ type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub enum Fate {
     /// It is passed on and answered.
     Passes,
     /// The connection breaks before it is passed on.
@@ -34,6 +34,18 @@ enum Fate {
     AnswerLost,
     /// It takes effect, and the answer is a plain 502: what a proxy in between makes of a broken connection.
     AnswerReplaced,
+    /// It is never passed on, and never answered.
+    Hangs,
+    /// It takes effect, and is never answered.
+    AnswerHangs,
+}
+
+/// A fault on demand: of the requests that change something, or of those of one method and an end of the path, the one after `after` others.
+struct Wanted {
+    method: &'static str,
+    path_end: &'static str,
+    after: usize,
+    fate: Fate,
 }
 
 /// A running proxy; dropping it ends it.
@@ -49,6 +61,8 @@ struct Shared {
     random: Mutex<Random>,
     /// Of a hundred requests, so many are struck.
     percent: usize,
+    /// What is to strike, before chance does.
+    wanted: Mutex<Vec<Wanted>>,
     struck: AtomicUsize,
 }
 
@@ -60,6 +74,7 @@ impl FaultyProxy {
             client: Client::builder(TokioExecutor::new()).build_http(),
             random: Mutex::new(Random::new(seed)),
             percent,
+            wanted: Mutex::default(),
             struck: AtomicUsize::default(),
         });
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
@@ -85,6 +100,16 @@ impl FaultyProxy {
         format!("http://127.0.0.1:{}/v1", self.port)
     }
 
+    /// Strikes one request: of that method, or of any that changes something if that is empty, whose path ends so, the one after `after` others.
+    pub fn strike(&self, method: &'static str, path_end: &'static str, after: usize, fate: Fate) {
+        self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(Wanted { method, path_end, after, fate });
+    }
+
+    /// What was asked for and has not struck yet is not asked for any more.
+    pub fn forget(&self) {
+        self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// How many requests it has struck.
     #[must_use]
     pub fn struck(&self) -> usize {
@@ -94,7 +119,13 @@ impl FaultyProxy {
 
 /// An error makes hyper close the connection without an answer.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>> {
-    let fate = shared.draw();
+    let fate = match shared.demand(request.method().as_str(), request.uri().path()) {
+        Some(fate) => fate,
+        None => shared.draw(),
+    };
+    if fate == Fate::Hangs {
+        std::future::pending::<()>().await;
+    }
     let (mut parts, incoming) = request.into_parts();
     let payload = incoming.collect().await?.to_bytes();
     match fate {
@@ -111,6 +142,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     // On a task of its own: what was sent takes effect even if the connection in front breaks meanwhile.
     let mut response = tokio::spawn(async move { client.request(Request::from_parts(parts, Full::new(payload))).await }).await??;
     match fate {
+        Fate::AnswerHangs => std::future::pending().await,
         Fate::AnswerLost => return Err(anyhow!("answer lost by the test")),
         Fate::AnswerReplaced => return plain(StatusCode::BAD_GATEWAY),
         _ => {}
@@ -127,6 +159,20 @@ fn plain(status: StatusCode) -> Result<Response<Body>> {
 }
 
 impl Shared {
+    fn demand(&self, method: &str, path: &str) -> Option<Fate> {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_meant =
+            |wanted: &&mut Wanted| path.ends_with(wanted.path_end) && if wanted.method.is_empty() { method != "GET" } else { method == wanted.method };
+        let meant = wanted.iter_mut().find(is_meant)?;
+        if meant.after > 0 {
+            meant.after -= 1;
+            return None;
+        }
+        let index = wanted.iter().position(|wanted| wanted.after == 0 && path.ends_with(wanted.path_end))?;
+        self.struck.fetch_add(1, Ordering::Relaxed);
+        Some(wanted.remove(index).fate)
+    }
+
     fn draw(&self) -> Fate {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         if random.below(100) >= self.percent {

@@ -7,6 +7,10 @@ mod faults;
 mod faulty;
 mod fence;
 mod images;
+#[path = "../apiserver/job_world.rs"]
+#[allow(dead_code, reason = "each suite uses its part of the world")]
+mod job_world;
+mod jobs;
 #[path = "../sim/random.rs"]
 #[allow(dead_code, reason = "shared with another suite, which uses more of it")]
 mod random;

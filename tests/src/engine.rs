@@ -14,7 +14,7 @@ use crate::process::{Guarded, Scratch, watchdog};
 /// A running engine.
 pub struct Engine {
     process: Guarded,
-    _bridge: Option<Bridge>,
+    bridge: Option<Bridge>,
     scratch: Scratch,
 }
 
@@ -44,7 +44,7 @@ impl Engine {
             .args(["--data-root", &at("data"), "--exec-root", &at("exec"), "--pidfile", &at("pid")])
             .args(["--host", &format!("unix://{}", at("docker.sock"))]);
         let process = Guarded::spawn("dockerd", command, &scratch.path().join("dockerd.log")).context("apt-get install docker.io util-linux")?;
-        let mut engine = Self { process, _bridge: bridge, scratch };
+        let mut engine = Self { process, bridge, scratch };
         until("dockerd to answer; it needs root and the package docker.io", PATIENCE, || async {
             let output = engine.docker(&["version"]).output().context("no docker")?;
             Ok(output.status.success().then_some(()))
@@ -58,6 +58,24 @@ impl Engine {
     /// The engine's address, for DOCKER_HOST.
     pub fn host(&self) -> String {
         format!("unix://{}", self.scratch.path().join("docker.sock").display())
+    }
+
+    /// This machine's address in its containers' network.
+    #[must_use]
+    pub fn gateway(&self) -> Option<String> {
+        self.bridge.as_ref().map(|bridge| bridge.address.clone())
+    }
+
+    /// Sends dockerd a signal. Its containers go on.
+    pub fn signal(&self, signal: &str) -> Result<()> {
+        let found = Command::new("pgrep").args(["--full", &format!("dockerd.*{}", self.scratch.path().display())]).output()?;
+        for id in String::from_utf8(found.stdout)?.split_whitespace() {
+            let is_dockerd = std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "dockerd");
+            if is_dockerd {
+                ensure!(Command::new("kill").args(["-s", signal, id]).status()?.success(), "kill -s {signal} {id}");
+            }
+        }
+        Ok(())
     }
 
     /// A folder of files that a container may read, whoever it runs as.
@@ -91,6 +109,7 @@ impl Engine {
 /// A bridge of the engine's own, so that it shares none with an engine of the machine; removed also when the test process dies.
 struct Bridge {
     name: String,
+    address: String,
     cleaner: Child,
 }
 
@@ -105,8 +124,8 @@ impl Bridge {
                 continue; // another suite's
             }
             let cleaner = watchdog("ip link delete \"$1\"", &name)?;
-            let bridge = Self { name, cleaner };
-            for args in [["addr", "add", &format!("10.213.{number}.1/24"), "dev", &bridge.name].as_slice(), &["link", "set", &bridge.name, "up"]] {
+            let bridge = Self { name, address: format!("10.213.{number}.1"), cleaner };
+            for args in [["addr", "add", &format!("{}/24", bridge.address), "dev", &bridge.name].as_slice(), &["link", "set", &bridge.name, "up"]] {
                 let output = ip(args)?;
                 ensure!(output.status.success(), "ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr));
             }

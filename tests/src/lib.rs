@@ -10,6 +10,7 @@ pub mod githttps;
 pub mod helm;
 pub mod https;
 pub mod image;
+pub mod job_conformance;
 pub mod job_oracle;
 pub mod kubelet;
 pub mod kubelet_logs;

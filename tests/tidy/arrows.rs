@@ -14,7 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("berth-framework", &["berth-api"]),
     ("berth-plugins", &["berth-framework", "berth-api"]),
     ("berth-runtime", &["berth-api"]),
-    ("berth-controllers", &["berth-runtime", "berth-api"]),
+    ("berth-controllers", &["berth-runtime", "berth-opensandbox", "berth-api"]),
     ("berth-opensandbox", &[]),
     ("berth-runtimed", &["berth-runtime", "berth-api"]),
     ("berth-scheduler", &["berth-plugins", "berth-framework", "berth-controllers", "berth-runtime", "berth-api"]),

@@ -28,9 +28,9 @@ pub const EXIT_NO_LOCK: i32 = 125;
 const PLANT: &str = r#"( set -C; echo "$2" > "$1.instance" ) 2>/dev/null; read n < "$1.instance" && echo "$n""#;
 
 /// `exec` in a subshell: a command is never taken for a builtin, and its signals are the default ones. The trap lets this shell outlive a TERM to
-/// the group, so that the end is recorded.
-const START: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || exit 97; shift 2
-if ( set -C; echo $$ > "$l" ) 2>/dev/null; then trap : HUP INT TERM; ( exec "$@" ); c=$?; echo "exit $c" >> "$l"; exit $c; fi
+/// the group, so that the end is recorded; it is there before anybody can see that it runs.
+const START: &str = r#"trap : HUP INT TERM; l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || exit 97; shift 2
+if ( set -C; echo $$ > "$l" ) 2>/dev/null; then ( exec "$@" ); c=$?; echo "exit $c" >> "$l"; exit $c; fi
 [ -e "$l" ] || exit 125; exit 124"#;
 
 /// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory.

@@ -1,0 +1,124 @@
+//! How Jobs end on OpenSandbox: by themselves, stopped, or not at all.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use berth_tests::poll::{PATIENCE, until};
+use serde_json::json;
+
+use super::world::{LONG, World};
+use crate::job_world::{condition, exit_code, succeeded, uid};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_end_by_themselves_with_their_code() -> Result<()> {
+    let world = World::new("codes").await?;
+    let rows: [(&str, &[&str], (&str, &str), Option<i32>); 5] = [
+        ("code-7", &["sh", "-c", "exit 7"], ("False", "ProcessFailed"), Some(7)),
+        ("code-absent", &["/no/such/program"], ("False", "ProcessFailed"), Some(127)),
+        ("code-killed", &["sh", "-c", "kill -9 $$"], ("False", "ProcessFailed"), Some(137)),
+        ("code-output", &["sh", "-c", "yes 0123456789abcdef | head -c 50000000"], ("True", "Completed"), Some(0)),
+        // No shell has a say in the words.
+        (
+            "code-argv",
+            &["sh", "-c", "[ \"$1\" = '$HOME $$ $(x) `y` \"z\"' ] && [ \"$2\" = \"it's\" ] && [ \"$3\" = '' ]", "sh", "$HOME $$ $(x) `y` \"z\"", "it's", ""],
+            ("True", "Completed"),
+            Some(0),
+        ),
+    ];
+    for (name, argv, ..) in &rows {
+        world.job(name, argv, json!({})).await?;
+    }
+    for (name, _, (status, reason), code) in rows {
+        let job = world.succeeded(name, status, reason).await?;
+        assert_eq!(exit_code(&job), code, "{name}");
+        assert!(job.status.as_ref().is_some_and(|status| status.start_time.is_some()), "{name}");
+        world.nothing_left(&uid(&job)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_is_told_once_it_is_certain_with_the_code_if_there_was_one() -> Result<()> {
+    let world = World::new("stops").await?;
+    let polite = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done";
+    world.script("stop-polite", polite, json!({})).await?;
+    world.script("stop-stubborn", "trap '' TERM; while :; do sleep 1; done", json!({})).await?;
+    world.script("stop-late", polite, json!({"activeDeadlineSeconds": 2})).await?;
+    world.script("stop-deleted", polite, json!({})).await?;
+    for name in ["stop-polite", "stop-stubborn", "stop-deleted"] {
+        world.running(name).await?;
+    }
+    world.cancel("stop-polite").await?;
+    world.cancel("stop-stubborn").await?;
+    let deleted = uid(&world.jobs.get("stop-deleted").await?);
+    world.delete("stop-deleted").await?;
+    for (name, reason, code) in [("stop-polite", "Cancelled", Some(0)), ("stop-late", "DeadlineExceeded", Some(0)), ("stop-stubborn", "Cancelled", None)] {
+        let job = world.succeeded(name, "False", reason).await?;
+        assert_eq!(exit_code(&job), code, "{name}: {:?}", job.status);
+        assert!(world.of_job(&uid(&job)).await?.is_empty(), "{name}: the end is written once the sandbox is gone");
+        assert_eq!(world.begun(name), 1, "{name}");
+    }
+    world.gone("stop-deleted").await?;
+    assert!(world.of_job(&deleted).await?.is_empty());
+
+    // What is over before it is asked for.
+    world.job("stop-over", &["true"], json!({"ttlSecondsAfterFinished": 5})).await?;
+    world.succeeded("stop-over", "True", "Completed").await?;
+    world.cancel("stop-over").await?;
+    world.gone("stop-over").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_is_cancelled_before_it_starts_runs_nothing() -> Result<()> {
+    let world = World::new("early").await?;
+    let job = world.script("early", "true", json!({"desiredState": "Cancelled"})).await?;
+    world.succeeded("early", "False", "Cancelled").await?;
+    for number in 0..4 {
+        let name = format!("early-{number}");
+        let job = world.script(&name, "sleep 600", json!({})).await?;
+        tokio::time::sleep(Duration::from_millis(300 * number)).await;
+        world.cancel(&name).await?;
+        world.succeeded(&name, "False", "Cancelled").await?;
+        world.nothing_left(&uid(&job)).await?;
+        assert!(world.begun(&name) <= 1, "{name}");
+    }
+    assert_eq!((world.begun("early"), world.of_job(&uid(&job)).await?.len()), (0, 0));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_is_waited_for_and_what_is_not_allowed_is_told() -> Result<()> {
+    let world = World::new("waits").await?;
+    let env = |name: &str, key: &str, optional: bool| json!([{"name": "V", "valueFrom": {"secretKeyRef": {"name": name, "key": key, "optional": optional}}}]);
+    world.script("waits-optional", "[ -z \"$V\" ]", json!({"task": {"env": env("never", "k", true)}})).await?;
+    world.script("waits-late", "[ \"$V\" = canary-late ]", json!({"task": {"env": env("late", "k", false)}})).await?;
+    let missing = world.until("waits-late", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "SecretNotFound".into())).await?;
+    assert_eq!(succeeded(&missing), ("Unknown".into(), "Pending".into()));
+    world.secret("late", json!({"other": "x"})).await?;
+    world.until("waits-late", "still refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "SecretKeyNotFound".into())).await?;
+    let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::namespaced(world.client.clone(), super::world::NAMESPACE);
+    secrets.patch("late", &kube::api::PatchParams::default(), &kube::api::Patch::Merge(json!({"stringData": {"k": "canary-late"}}))).await?;
+    world.succeeded("waits-late", "True", "Completed").await?;
+    world.succeeded("waits-optional", "True", "Completed").await?;
+
+    let closed = World::with("waits-closed", json!({"secretDelivery": "NodeResolved"}), json!({})).await?;
+    closed.script("waits-closed", "true", json!({"task": {"env": env("late", "k", false)}})).await?;
+    closed.until("waits-closed", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "SecretDeliveryNotAllowed".into())).await?;
+    closed.job("waits-empty", &[], json!({})).await?;
+    closed.until("waits-empty", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "Unsupported".into())).await?;
+    closed.job("waits-odd", &["true"], json!({"task": {"env": [{"name": "A.B", "value": "x"}]}})).await?;
+    closed.until("waits-odd", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "Unsupported".into())).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_beyond_the_limit_ends_the_process_and_not_the_sandbox() -> Result<()> {
+    let world = World::new("memory").await?;
+    world.job("memory", &["sh", "-c", "tail /dev/zero"], json!({"resources": {"limits": {"memory": "32Mi"}}})).await?;
+    let job = world.succeeded("memory", "False", "ProcessFailed").await?;
+    assert_eq!(exit_code(&job), Some(137));
+    let result = job.status.and_then(|status| status.result).context("no result")?;
+    println!("the result's reason is {:?}", result.reason);
+    until("no sandbox", LONG, || async { Ok(world.of_job(job.metadata.uid.as_deref().unwrap_or_default()).await?.is_empty().then_some(())) }).await
+}

@@ -1,0 +1,150 @@
+//! What every adapter must do with the same Job: the rows that both suites with a real backend run, without a word about which one it is.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use berth_controllers::job::api::Job;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::poll::until;
+
+/// What a busy machine takes for one of them.
+const LONG: Duration = Duration::from_secs(150);
+
+/// What is done to a Job that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    Nothing,
+    Cancel,
+    Delete,
+}
+
+/// A Job, and what must become of it.
+struct Row {
+    name: &'static str,
+    argv: &'static [&'static str],
+    more: fn() -> Value,
+    then: Then,
+    /// Status and reason of Succeeded.
+    end: (&'static str, &'static str),
+    code: Option<i32>,
+}
+
+fn nothing() -> Value {
+    json!({})
+}
+
+const POLITE: &str = "trap 'exit 3' TERM; while :; do sleep 1 & wait $!; done";
+const WORDS: &str = r#"[ "$1" = '$HOME $$ $(x) `y` "z"' ] && [ "$2" = "it's" ] && [ "$3" = '' ] && [ "$#" = 3 ]"#;
+
+const ROWS: &[Row] = &[
+    Row { name: "success", argv: &["true"], more: nothing, then: Then::Nothing, end: ("True", "Completed"), code: Some(0) },
+    Row { name: "failure", argv: &["sh", "-c", "exit 7"], more: nothing, then: Then::Nothing, end: ("False", "ProcessFailed"), code: Some(7) },
+    Row { name: "signal", argv: &["sh", "-c", "kill -9 $$"], more: nothing, then: Then::Nothing, end: ("False", "ProcessFailed"), code: Some(137) },
+    Row {
+        name: "words",
+        argv: &["sh", "-c", WORDS, "sh", "$HOME $$ $(x) `y` \"z\"", "it's", ""],
+        more: nothing,
+        then: Then::Nothing,
+        end: ("True", "Completed"),
+        code: Some(0),
+    },
+    Row {
+        name: "environment",
+        argv: &["sh", "-c", "[ \"$A\" = '$(B) $$' ] && [ \"$B\" = \"$(printf 'two\\nlines')\" ] && [ \"$PWD\" = /made/for/it ]"],
+        more: || json!({"task": {"workingDir": "/made/for/it", "env": [{"name": "A", "value": "$(B) $$"}, {"name": "B", "value": "two\nlines"}]}}),
+        then: Then::Nothing,
+        end: ("True", "Completed"),
+        code: Some(0),
+    },
+    Row { name: "cancel", argv: &["sh", "-c", POLITE], more: nothing, then: Then::Cancel, end: ("False", "Cancelled"), code: Some(3) },
+    Row {
+        name: "deadline",
+        argv: &["sh", "-c", POLITE],
+        more: || json!({"activeDeadlineSeconds": 2}),
+        then: Then::Nothing,
+        end: ("False", "DeadlineExceeded"),
+        code: Some(3),
+    },
+    Row { name: "delete", argv: &["sh", "-c", POLITE], more: nothing, then: Then::Delete, end: ("", ""), code: None },
+    Row { name: "expiry", argv: &["true"], more: || json!({"ttlSecondsAfterFinished": 0}), then: Then::Nothing, end: ("", ""), code: None },
+];
+
+/// Runs every row on the backend of a class. `left` counts what is left of a Job's execution, by its UID.
+///
+/// # Errors
+/// A row that became of it what it must not, with the Job.
+pub async fn conforms<F>(jobs: &Api<Job>, class: &str, image: &str, left: impl Fn(String) -> F) -> Result<()>
+where
+    F: Future<Output = Result<usize>>,
+{
+    for row in ROWS {
+        let name = format!("conforms-{}", row.name);
+        let mut spec =
+            json!({"jobClassName": class, "task": {"image": image, "command": row.argv}, "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}}});
+        merge(&mut spec, (row.more)());
+        let job = json!({"apiVersion": "execution.ayatori.ddupan.top/v1alpha1", "kind": "Job", "metadata": {"name": name}, "spec": spec});
+        jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
+    }
+    let mut uids = Vec::new();
+    for row in ROWS.iter().filter(|row| row.then != Then::Nothing) {
+        let name = format!("conforms-{}", row.name);
+        let running = until(&format!("{name} to run"), LONG, || async {
+            let job = jobs.get(&name).await?;
+            Ok((succeeded(&job) == ("Unknown", "Running")).then_some(job))
+        })
+        .await;
+        uids.push(running?.metadata.uid.context("no UID")?);
+        // For its trap.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        match row.then {
+            Then::Cancel => drop(jobs.patch(&name, &PatchParams::default(), &Patch::Merge(json!({"spec": {"desiredState": "Cancelled"}}))).await?),
+            _ => drop(jobs.delete(&name, &DeleteParams::default()).await?),
+        }
+    }
+    for row in ROWS {
+        let name = format!("conforms-{}", row.name);
+        let ended = until(&format!("the end of {name}"), LONG, || async {
+            let job = jobs.get_opt(&name).await?;
+            Ok(match &job {
+                Some(found) if row.end.0.is_empty() || succeeded(found).0 == "Unknown" || succeeded(found).0.is_empty() => None,
+                _ => Some(job),
+            })
+        })
+        .await;
+        let Some(job) = ended? else {
+            ensure!(row.end.0.is_empty(), "{name} is gone");
+            continue;
+        };
+        let status = job.status.clone().unwrap_or_default();
+        let code = status.result.as_ref().and_then(|result| result.exit_code);
+        ensure!(succeeded(&job) == row.end && code == row.code, "{name}: {}", serde_json::to_string(&status)?);
+        ensure!(status.start_time <= status.completion_time && status.start_time.is_some(), "{name}: {}", serde_json::to_string(&status)?);
+        uids.push(job.metadata.uid.context("no UID")?);
+        jobs.delete(&name, &DeleteParams::default()).await?;
+    }
+    for uid in uids {
+        until(&format!("nothing of {uid} to be left"), LONG, || async { Ok((left(uid.clone()).await? == 0).then_some(())) }).await?;
+    }
+    Ok(())
+}
+
+fn succeeded(job: &Job) -> (&str, &str) {
+    let conditions = job.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().find(|condition| condition.type_ == "Succeeded").map_or(("", ""), |found| (found.status.as_str(), found.reason.as_str()))
+}
+
+/// `more` over `value`, objects into objects.
+pub fn merge(value: &mut Value, more: Value) {
+    match (value, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more,
+    }
+}
