@@ -125,20 +125,19 @@ async fn accept(listener: TcpListener, shelf: Arc<Shelf>, end: CancellationToken
 }
 
 async fn answer(shelf: &Shelf, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let is_known = request.headers().get(header::AUTHORIZATION).is_some_and(|shown| shown == BASIC);
     if request.uri().path() == "/v2/" {
-        return Response::new(Full::new(Bytes::from_static(b"{}"))); // what Docker asks first
+        // What Docker asks first, to learn whether it must show who it is.
+        let is_open = is_known || shelf.lock().values().all(|repository| !repository.terms.private);
+        return if is_open { Response::new(Full::new(Bytes::from_static(b"{}"))) } else { refuse(shelf) };
     }
     let unknown = || error(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "manifest unknown");
     // /v2/REPOSITORY/manifests/REFERENCE or /v2/REPOSITORY/blobs/DIGEST
     let parts = request.uri().path().trim_matches('/').rsplitn(3, '/').collect::<Vec<_>>();
     let [reference, kind, repository] = parts[..] else { return unknown() };
     let Some(found) = repository.strip_prefix("v2/").and_then(|name| shelf.lock().get(name).cloned()) else { return unknown() };
-    let shown = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if found.terms.private && shown != Some(BASIC) {
-        shelf.refused.fetch_add(1, Ordering::Relaxed);
-        let mut refused = error(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "authentication required");
-        refused.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Basic realm=\"test\""));
-        return refused;
+    if found.terms.private && !is_known {
+        return refuse(shelf);
     }
     let (media, body) = match kind {
         "manifests" if reference == found.tag || reference == digest(&found.manifest) => (MANIFEST, found.manifest),
@@ -159,6 +158,13 @@ async fn answer(shelf: &Shelf, request: &Request<Incoming>) -> Response<Full<Byt
         headers.insert("docker-content-digest", sum);
     }
     response
+}
+
+fn refuse(shelf: &Shelf) -> Response<Full<Bytes>> {
+    shelf.refused.fetch_add(1, Ordering::Relaxed);
+    let mut refused = error(StatusCode::UNAUTHORIZED, "UNAUTHORIZED", "authentication required");
+    refused.headers_mut().insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Basic realm=\"test\""));
+    refused
 }
 
 fn error(status: StatusCode, code: &str, message: &str) -> Response<Full<Bytes>> {

@@ -1,6 +1,8 @@
 //! Jobs on OpenSandbox: a real API server, `berth serve` with the chart's own rights, and the suite's server, whose sandboxes tell the test that they begin.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,10 +21,7 @@ use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpListener;
 use tokio::sync::OnceCell;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::job_world::{self, succeeded};
 use crate::world::server;
@@ -38,36 +37,26 @@ pub const OTHER_SECRET: &str = "other-key";
 /// The Secret with the installation's identity, as the chart names it.
 pub const INSTALLATION: &str = "sandbox-release/berth-installation";
 
-/// Counts who tells that it begins: `GET /NAME`.
+/// Counts who tells that it begins: `GET /NAME`. On a thread of its own: the tests that share it have a runtime each.
 pub struct Counter {
     url: String,
     begun: Arc<Mutex<BTreeMap<String, usize>>>,
-    _stop: DropGuard,
 }
 
 impl Counter {
     /// At an address that sandboxes reach by another name.
-    pub async fn start(address: &str, reached: &str) -> Result<Self> {
-        let listener = TcpListener::bind((address, 0)).await?;
+    pub fn start(address: &str, reached: &str) -> Result<Self> {
+        let listener = TcpListener::bind((address, 0))?;
         let url = format!("http://{reached}:{}", listener.local_addr()?.port());
         let begun = Arc::<Mutex<BTreeMap<String, usize>>>::default();
-        let (stop, counts) = (CancellationToken::new(), Arc::clone(&begun));
-        let stopped = stop.clone();
-        tokio::spawn(async move {
-            while let Some(Ok((mut stream, _))) = stopped.run_until_cancelled(listener.accept()).await {
-                let counts = Arc::clone(&counts);
-                tokio::spawn(async move {
-                    let mut line = String::new();
-                    let mut reader = BufReader::new(&mut stream);
-                    reader.read_line(&mut line).await?;
-                    let name = line.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
-                    *counts.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
-                    while reader.read_line(&mut line).await? > 2 {}
-                    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n").await
-                });
+        let counts = Arc::clone(&begun);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                // Whoever leaves early is not counted.
+                let _ = stream.and_then(|stream| count(stream, &counts));
             }
         });
-        Ok(Self { url, begun, _stop: stop.drop_guard() })
+        Ok(Self { url, begun })
     }
 
     /// How often `name` has begun.
@@ -84,6 +73,18 @@ impl Counter {
     pub fn tell(&self, name: &str) -> String {
         format!("wget -q -O /dev/null {}/{name}", self.url)
     }
+}
+
+fn count(mut stream: TcpStream, counts: &Mutex<BTreeMap<String, usize>>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut first = String::new();
+    reader.read_line(&mut first)?;
+    let mut line = String::new();
+    while reader.read_line(&mut line)? > 2 {}
+    let name = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
+    *counts.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
 }
 
 /// What the tests share that have no control plane of their own.
@@ -106,7 +107,7 @@ pub async fn shared() -> Result<&'static Shared> {
 /// Counts for all tests.
 async fn counter() -> Result<&'static Counter> {
     static COUNTER: OnceCell<Counter> = OnceCell::const_new();
-    COUNTER.get_or_try_init(|| async { Counter::start("0.0.0.0", &server().await?.engine.gateway().context("an engine without a network")?).await }).await
+    COUNTER.get_or_try_init(|| async { Counter::start("0.0.0.0", &server().await?.engine.gateway().context("an engine without a network")?) }).await
 }
 
 /// Makes the namespaces, the Secrets with the key, and the account of a release of the chart that has the rights which OpenSandbox needs.
