@@ -7,7 +7,7 @@ use berth_controllers::job::adapter::opensandbox::InstallationSecret;
 use berth_controllers::job::api::names::{GROUP, class_condition};
 use berth_controllers::job::api::{Job, JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use berth_controllers::job::controller::{
-    ClassKey, Context, Controller, Informers, WithOpenSandbox, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
+    ClassKey, Context, Controller, Informers, read_class, read_job, read_kubernetes, read_namespace, read_native, read_opensandbox, read_pod,
 };
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Informer, InformerStats, Watch, WatchConfig, informer};
@@ -73,9 +73,9 @@ impl Jobs {
         let namespaces = cluster::<Namespace, _>("namespaces", &client, read_namespace, &mut watches);
         let informers = Informers { jobs, classes, kubernetes, opensandbox, namespaces, natives, pods };
         let steps = metrics.jobs.clone();
-        let opensandbox = installation.map(|installation| WithOpenSandbox { installation, calls: Arc::new(()) });
         let (informers_of, time_of, own) = (informers.clone(), time.clone(), client.clone());
-        let context = Context { client, informers: informers_of, recorder, fence, time: time_of, workers: WORKERS, observer: metrics, steps, opensandbox };
+        let context =
+            Context { client, informers: informers_of, recorder, fence, time: time_of, workers: WORKERS, observer: metrics, steps, opensandbox: installation };
         Self { controller: Controller::new(context), informers, watches, time, client: own }
     }
 

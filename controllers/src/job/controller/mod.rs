@@ -19,7 +19,6 @@ mod tally;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use berth_opensandbox::CallObserver;
 use berth_runtime::backoff::Backoff;
 use berth_runtime::events::Recorder;
 use berth_runtime::informer::{Index, Informer};
@@ -80,16 +79,8 @@ pub struct Context {
     pub observer: Arc<dyn QueueObserver>,
     /// Told of the steps of Jobs.
     pub steps: Arc<dyn JobObserver>,
-    /// Jobs of OpenSandbox classes are carried too.
-    pub opensandbox: Option<WithOpenSandbox>,
-}
-
-/// What only the OpenSandbox adapter needs.
-pub struct WithOpenSandbox {
-    /// The Secret with the installation's identity.
-    pub installation: InstallationSecret,
-    /// Told of every call to a server or a sandbox: how long it took, and its outcome.
-    pub calls: Arc<dyn CallObserver>,
+    /// The Secret with the installation's identity, if Jobs of OpenSandbox classes are carried too.
+    pub opensandbox: Option<InstallationSecret>,
 }
 
 /// The controller with its queues. Made by [`Controller::new`], which begins to listen; works while [`Controller::run`] does.
@@ -125,7 +116,7 @@ impl Controller {
         let classes = WorkQueue::with("jobclass", Backoff::KEYS, context.observer.clone());
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(on_kubernetes)];
         let known = Known::new(seen_classes.clone(), kubernetes.clone(), opensandbox.clone(), namespaces.clone(), &seen_jobs);
-        if let Some(WithOpenSandbox { installation, calls }) = &context.opensandbox {
+        if let Some(installation) = &context.opensandbox {
             let tools = SandboxTools {
                 client: context.client.clone(),
                 parameters: opensandbox.clone(),
@@ -134,7 +125,6 @@ impl Controller {
                 time: context.time.clone(),
                 steps: context.steps.clone(),
                 installation: installation.clone(),
-                calls: calls.clone(),
             };
             let (queue, classes, of) = (jobs.clone(), classes.clone(), known.clone());
             let wake = Wake {

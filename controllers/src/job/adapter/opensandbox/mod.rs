@@ -25,10 +25,11 @@ mod task;
 mod verdict;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_opensandbox::CallObserver;
+use berth_opensandbox::{CallObserver, Certainty, Error, Operation as Call};
 use berth_runtime::apiclient::CallError;
 use berth_runtime::informer::Informer;
 use berth_runtime::lease::Fence;
@@ -42,10 +43,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Adapter, Extent, Freshness, OperationError, Seen, Target};
 use crate::job::api::OpenSandboxExecutionParameters;
-use crate::job::api::names::CONTROLLER_OPENSANDBOX;
+use crate::job::api::names::{ADAPTER_OPENSANDBOX, CONTROLLER_OPENSANDBOX};
 use crate::job::controller::SeenJob;
 use crate::job::machine::{Attempt, Execution, after};
-use crate::job::measure::JobObserver;
+use crate::job::measure::{JobObserver, Operation, Outcome, Request};
 use crate::job::reason::{NotAccepted, NotScheduled, Readiness, Unobserved};
 use crate::job::resolve::{Admission, Parameters};
 use endpoint::Endpoint;
@@ -70,12 +71,10 @@ pub struct Tools {
     pub fence: Fence,
     /// The API server's time.
     pub time: Arc<ServerTime>,
-    /// Told of answers that were lost.
+    /// Told of requests, and of answers that were lost.
     pub steps: Arc<dyn JobObserver>,
     /// What of this installation is its own.
     pub installation: InstallationSecret,
-    /// Told of every call to a server or a sandbox.
-    pub calls: Arc<dyn CallObserver>,
 }
 
 /// The Secret that has an installation's identity. It is made if it is not there.
@@ -185,7 +184,7 @@ impl OpenSandbox {
 
 impl Adapter for OpenSandbox {
     fn name(&self) -> &'static str {
-        "opensandbox"
+        ADAPTER_OPENSANDBOX
     }
 
     fn controller_name(&self) -> &'static str {
@@ -353,7 +352,8 @@ impl Shared {
         if let Some(endpoint) = endpoints.get(uid).filter(|endpoint| endpoint.spec == *spec) {
             return Ok(endpoint.clone());
         }
-        let endpoint = Arc::new(Endpoint::new(Arc::from(name), spec.clone(), self.tools.calls.clone())?);
+        let calls = Arc::new(Calls(self.tools.steps.clone()));
+        let endpoint = Arc::new(Endpoint::new(Arc::from(name), spec.clone(), calls)?);
         endpoints.insert(uid.to_owned(), endpoint.clone());
         Ok(endpoint)
     }
@@ -406,6 +406,32 @@ impl Shared {
     async fn installation(&self) -> Result<&Installation, CallError> {
         let InstallationSecret { namespace, name } = &self.tools.installation;
         self.installation.get_or_try_init(|| secrets::installation(&self.tools.client, namespace, name)).await
+    }
+}
+
+/// Tells of each call to a server or a sandbox as of a request to a backend.
+struct Calls(Arc<dyn JobObserver>);
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Calls")
+    }
+}
+
+impl CallObserver for Calls {
+    fn called(&self, call: Call, error: Option<&Error>, took: Duration) {
+        let operation = match call {
+            Call::Create | Call::Start | Call::Renew => Operation::Ensure,
+            Call::Interrupt => Operation::Cancel,
+            Call::Delete => Operation::Delete,
+            _ => Operation::Observe,
+        };
+        let outcome = match error.map(Error::certainty) {
+            None | Some(Certainty::Definite) => Outcome::Definite,
+            Some(Certainty::Retryable) => Outcome::Retry,
+            Some(Certainty::Ambiguous) => Outcome::Ambiguous,
+        };
+        self.0.requested(&Request { adapter: ADAPTER_OPENSANDBOX, operation, outcome, took });
     }
 }
 

@@ -15,6 +15,7 @@ use super::endpoint::Endpoint;
 use super::names::{job_of, of_job};
 use super::page::{Errand, Facts, Recorded};
 use super::verdict::words;
+use crate::job::api::names::ADAPTER_OPENSANDBOX;
 use crate::job::api::resources::ResourceRequirements;
 use crate::job::api::spec::JobSpec;
 use crate::job::machine::{Ending, Execution, after};
@@ -88,7 +89,7 @@ impl Task {
     /// An answer was lost that may have had its effect.
     pub fn tell_lost(&self, error: &Error) {
         if error.certainty() == Certainty::Ambiguous {
-            self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: "opensandbox" }, &Step::AnswerLost);
+            self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_OPENSANDBOX }, &Step::AnswerLost);
         }
     }
 
