@@ -61,11 +61,12 @@ bench-e2e: controlplane helm ## On such a node: Jobs beside bare batch/v1 Jobs, 
 	BERTH_BENCH_JOBS=100 $(TEST) --test e2e -- bench_of_jobs --nocapture
 	BERTH_BENCH_JOBS=100 BERTH_BENCH_QPS=1000 $(TEST) --test e2e -- bench_of_jobs --nocapture
 
-jobs-long: controlplane helm ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, also on a real node, 10,000 finished ones
+jobs-long: controlplane helm ## What takes too long for `make test` about Jobs: 20,000 hostile writes, 100,000 histories, 1,000 Jobs under faults, also on a real node, 10,000 finished ones, 200 on OpenSandbox
 	$(BUILD)
 	BERTH_HOSTILE_PATCHES=20000 $(TEST) --package berth-tests --test apiserver -- job_hostile --nocapture
 	BERTH_JOBS_UNDER_FAULTS=1000 BERTH_CANCELS_UNDER_FAULTS=300 $(TEST) --package berth-tests --test apiserver -- job_faults::two_leaders --nocapture
 	BERTH_FINISHED_JOBS=10000 $(TEST) --package berth-tests --test apiserver -- job_rest --nocapture
+	BERTH_SANDBOXED_JOBS=200 BERTH_SANDBOXED_AT_ONCE=16 $(TEST) --package berth-tests --test opensandbox -- jobs::crowd --nocapture
 	BERTH_JOBS_ON_NODE=1000 $(TEST) --test e2e -- jobs_tell --nocapture
 	PROPTEST_CASES=100000 $(TEST) --package berth-controllers --lib -- job::machine::tests::properties
 

@@ -15,6 +15,12 @@ use super::judge::{Begun, End, exited, message, never, seconds};
 use super::world::{ALPINE, NAMESPACE, World};
 use crate::job_world::uid;
 
+/// The rows that every adapter passes (tests/src/job_conformance.rs).
+pub async fn what_every_adapter_must_do(world: &World) -> Result<()> {
+    let left = |uid: String| async move { Ok(world.pods_of(&uid).await?.len()) };
+    berth_tests::job_conformance::conforms(&world.jobs, "quick", ALPINE, left).await
+}
+
 /// docs/jobs.md, "Install", from the class to the end.
 pub async fn the_specification_s_example(world: &World) -> Result<()> {
     for object in world.documents("examples/jobs/class.yaml")? {

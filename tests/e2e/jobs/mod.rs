@@ -29,8 +29,9 @@ async fn jobs_tell_the_truth_about_real_processes() -> Result<()> {
     eprintln!("node with Jobs after {:?}", start.elapsed());
 
     let world = &world;
-    let scenarios: [(&str, BoxFuture<'_, Result<()>>); 17] = [
+    let scenarios: [(&str, BoxFuture<'_, Result<()>>); 18] = [
         ("example", ends::the_specification_s_example(world).boxed()),
+        ("conformance", ends::what_every_adapter_must_do(world).boxed()),
         ("argv", ends::argv_arrives_as_it_was_given(world).boxed()),
         ("codes", ends::exit_codes_are_told(world).boxed()),
         ("time to live", ends::a_time_to_live(world).boxed()),

@@ -122,3 +122,29 @@ async fn memory_beyond_the_limit_ends_the_process_and_not_the_sandbox() -> Resul
     println!("the result's reason is {:?}", result.reason);
     until("no sandbox", LONG, || async { Ok(world.of_job(job.metadata.uid.as_deref().unwrap_or_default()).await?.is_empty().then_some(())) }).await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_mode_entrypoint_the_sandbox_is_the_process() -> Result<()> {
+    let world = World::with("entrypoint", json!({}), json!({"executionMode": "Entrypoint"})).await?;
+    world.script("entry-0", "[ \"$A.\" = 'b c.' ]", json!({"task": {"env": [{"name": "A", "value": "b c"}]}})).await?;
+    world.script("entry-7", "sleep 2; exit 7", json!({})).await?;
+    world.script("entry-stopped", "sleep 600", json!({})).await?;
+    world.script("entry-lost", "sleep 600", json!({})).await?;
+    world.running("entry-stopped").await?;
+    world.cancel("entry-stopped").await?;
+    let lost = uid(&world.running("entry-lost").await?);
+    world.sandboxes.delete(&world.sandbox(&lost).await?.id).await?;
+    for (name, (status, reason), code) in [
+        ("entry-0", ("True", "Completed"), Some(0)),
+        ("entry-7", ("False", "ProcessFailed"), Some(7)),
+        ("entry-stopped", ("False", "Cancelled"), None),
+        ("entry-lost", ("False", "BackendLost"), None),
+    ] {
+        let job = world.succeeded(name, status, reason).await?;
+        let kinds: Vec<_> =
+            job.status.iter().flat_map(|status| &status.execution).flat_map(|execution| &execution.references).map(|r| r.type_.as_str()).collect();
+        assert_eq!((exit_code(&job), world.begun(name), kinds.as_slice()), (code, 1, ["Instance", "Sandbox"].as_slice()), "{name}");
+        world.nothing_left(&uid(&job)).await?;
+    }
+    Ok(())
+}
