@@ -14,7 +14,9 @@
 
 mod acquire;
 mod build;
+mod calls;
 mod endpoint;
+mod errands;
 mod look;
 pub mod names;
 mod page;
@@ -25,11 +27,9 @@ mod task;
 mod verdict;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use berth_opensandbox::{CallObserver, Certainty, Error, Operation as Call};
 use berth_runtime::apiclient::CallError;
 use berth_runtime::informer::Informer;
 use berth_runtime::lease::Fence;
@@ -38,7 +38,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::{Adapter, Extent, Freshness, OperationError, Seen, Target};
@@ -46,18 +46,16 @@ use crate::job::api::OpenSandboxExecutionParameters;
 use crate::job::api::names::{ADAPTER_OPENSANDBOX, CONTROLLER_OPENSANDBOX};
 use crate::job::controller::SeenJob;
 use crate::job::machine::{Attempt, Execution, after};
-use crate::job::measure::{JobObserver, Operation, Outcome, Request};
+use crate::job::measure::JobObserver;
 use crate::job::reason::{NotAccepted, NotScheduled, Readiness, Unobserved};
-use crate::job::resolve::{Admission, Parameters};
+use crate::job::resolve::Admission;
 use endpoint::Endpoint;
-use page::{Book, Errand, Facts, Page, Recorded};
+use page::{Book, Errand, Page};
 use secrets::Installation;
 use task::Task;
 
 /// How long a worker waits for an answer that decides an end.
 const ON_THE_SPOT: Duration = Duration::from_secs(10);
-/// A Job that is older than our term by that much may have been at work in another's: times of objects are whole seconds.
-const INHERITED: Duration = Duration::from_secs(2);
 
 /// What the adapter works with.
 pub struct Tools {
@@ -288,150 +286,6 @@ impl OpenSandbox {
             // Tried again, and at the next sweep.
             Ok(Err(_)) | Err(_) => Err(CallError::NotSent("a sandbox of a Job that is gone is not removed yet".to_owned()).into()),
         }
-    }
-}
-
-impl Shared {
-    /// Takes note of the term that is spoken of.
-    fn begin_term(&self, term: u64) {
-        let mut known = lock(&self.term);
-        if known.0 != term {
-            *known = (term, self.tools.time.now());
-        }
-    }
-
-    fn is_inherited(&self, created: Timestamp) -> bool {
-        created <= after(lock(&self.term).1, INHERITED)
-    }
-
-    /// What is to be done about a Job; None if nobody knows on which server.
-    fn task(self: &Arc<Self>, job: Target<'_>, admission: Option<&Admission>) -> Result<Option<Task>, String> {
-        let known = self.book.get(job.key, job.uid);
-        let (endpoint, resources) = match admission {
-            Some(Admission { class, resources, parameters: Parameters::OpenSandbox(spec) }) => {
-                let Some(reference) = &class.parameters_ref else { return Ok(None) };
-                (self.endpoint(&reference.uid, &reference.name, spec)?, resources.clone())
-            }
-            _ => match known {
-                Some(page) => (page.endpoint, crate::job::api::resources::ResourceRequirements::default()),
-                None => return Ok(None),
-            },
-        };
-        Ok(Some(Task {
-            shared: self.clone(),
-            key: job.key.clone(),
-            uid: Arc::from(job.uid),
-            spec: Arc::new(job.spec.clone()),
-            recorded: Recorded::of(job.recorded),
-            ended: job.ended,
-            inherited: self.is_inherited(job.created),
-            term: job.term,
-            endpoint,
-            resources,
-        }))
-    }
-
-    fn orphan(self: &Arc<Self>, job: Target<'_>, endpoint: Arc<Endpoint>) -> Task {
-        Task {
-            shared: self.clone(),
-            key: job.key.clone(),
-            uid: Arc::from(job.uid),
-            spec: Arc::default(),
-            recorded: Recorded::default(),
-            ended: true,
-            inherited: true,
-            term: job.term,
-            endpoint,
-            resources: crate::job::api::resources::ResourceRequirements::default(),
-        }
-    }
-
-    /// The server of those parameters; made anew when what may be changed of them has.
-    fn endpoint(&self, uid: &str, name: &str, spec: &Arc<crate::job::api::opensandbox::OpenSandboxExecutionParametersSpec>) -> Result<Arc<Endpoint>, String> {
-        let mut endpoints = lock(&self.endpoints);
-        if let Some(endpoint) = endpoints.get(uid).filter(|endpoint| endpoint.spec == *spec) {
-            return Ok(endpoint.clone());
-        }
-        let calls = Arc::new(Calls(self.tools.steps.clone()));
-        let endpoint = Arc::new(Endpoint::new(Arc::from(name), spec.clone(), calls)?);
-        endpoints.insert(uid.to_owned(), endpoint.clone());
-        Ok(endpoint)
-    }
-
-    /// What is remembered of the Job in this term.
-    fn page(&self, task: &Task, now: Timestamp) -> Page {
-        self.book.page(&task.key, &task.uid, task.term, || {
-            let mut facts = Facts::of(task.recorded.clone());
-            let recorded = task.recorded.is_some();
-            if recorded {
-                // Whoever gave it a life gave it no longer one than that.
-                facts.lives_until = Some(task.life_at_most(now));
-                facts.look_for_strays = true;
-                facts.execution = Execution::Unreachable { failures: 0, since: now, message: "not looked at yet".to_owned() };
-            }
-            let mut shown = facts.seen(recorded, now);
-            // Another leader may have made one.
-            shown.backend.leftovers |= !recorded && task.inherited && !task.ended;
-            Page { facts: Arc::new(AsyncMutex::new(facts)), shown, ..Page::new(task.uid.clone(), task.term, task.endpoint.clone()) }
-        })
-    }
-
-    /// Begins an errand, unless one is under way.
-    fn spawn(self: &Arc<Self>, task: Task, errand: Errand) {
-        let begun = self.book.change(&task.key, &task.uid, task.term, |page| {
-            page.endpoint = task.endpoint.clone();
-            if page.busy.is_some() { None } else { page.busy.replace(errand).is_none().then(|| page.facts.clone()) }
-        });
-        let Some(facts) = begun.flatten() else { return };
-        let span = tracing::info_span!("errand", kind = ?errand, object = %task.key);
-        let work = async move {
-            let mut facts = facts.lock().await;
-            task.carry_out(errand, &mut facts).await;
-            let shown = facts.seen(task.recorded.is_some(), task.shared.tools.time.now());
-            let done = task.ended && !shown.backend.leftovers;
-            task.shared.book.change(&task.key, &task.uid, task.term, |page| {
-                page.shown = shown;
-                page.last = page.busy.take();
-                page.asked = true;
-            });
-            if done {
-                task.shared.book.forget(&task.key, &task.uid);
-            }
-            (task.shared.wake.job)(task.key.clone());
-        };
-        tokio::spawn(tracing::Instrument::instrument(work, span));
-    }
-
-    /// What makes this installation itself.
-    async fn installation(&self) -> Result<&Installation, CallError> {
-        let InstallationSecret { namespace, name } = &self.tools.installation;
-        self.installation.get_or_try_init(|| secrets::installation(&self.tools.client, namespace, name)).await
-    }
-}
-
-/// Tells of each call to a server or a sandbox as of a request to a backend.
-struct Calls(Arc<dyn JobObserver>);
-
-impl fmt::Debug for Calls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Calls")
-    }
-}
-
-impl CallObserver for Calls {
-    fn called(&self, call: Call, error: Option<&Error>, took: Duration) {
-        let operation = match call {
-            Call::Create | Call::Start | Call::Renew => Operation::Ensure,
-            Call::Interrupt => Operation::Cancel,
-            Call::Delete => Operation::Delete,
-            _ => Operation::Observe,
-        };
-        let outcome = match error.map(Error::certainty) {
-            None | Some(Certainty::Definite) => Outcome::Definite,
-            Some(Certainty::Retryable) => Outcome::Retry,
-            Some(Certainty::Ambiguous) => Outcome::Ambiguous,
-        };
-        self.0.requested(&Request { adapter: ADAPTER_OPENSANDBOX, operation, outcome, took });
     }
 }
 
