@@ -9,10 +9,13 @@ use serde_json::json;
 use super::world::{LONG, World};
 use crate::job_world::{condition, exit_code, succeeded, uid};
 
+/// Name, argv, status and reason of Succeeded, exit code.
+type Row<'a> = (&'a str, &'a [&'a str], (&'a str, &'a str), Option<i32>);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_end_by_themselves_with_their_code() -> Result<()> {
     let world = World::new("codes").await?;
-    let rows: [(&str, &[&str], (&str, &str), Option<i32>); 5] = [
+    let rows: [Row; 5] = [
         ("code-7", &["sh", "-c", "exit 7"], ("False", "ProcessFailed"), Some(7)),
         ("code-absent", &["/no/such/program"], ("False", "ProcessFailed"), Some(127)),
         ("code-killed", &["sh", "-c", "kill -9 $$"], ("False", "ProcessFailed"), Some(137)),

@@ -60,7 +60,7 @@ async fn what_is_taken_away_is_lost_once_that_is_certain() -> Result<()> {
 }
 
 fn twin(of: &Metadata) -> CreateSandbox {
-    let spec = CreateSandbox {
+    CreateSandbox {
         image: berth_opensandbox::Image { uri: berth_tests::opensandbox::BUSYBOX.to_owned(), auth: None },
         entrypoint: ["tail", "-f", "/dev/null"].map(str::to_owned).to_vec(),
         env: std::collections::BTreeMap::new(),
@@ -69,8 +69,7 @@ fn twin(of: &Metadata) -> CreateSandbox {
         timeout: Some(600),
         metadata: of.clone(),
         platform: None,
-    };
-    spec
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

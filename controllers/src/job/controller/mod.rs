@@ -130,7 +130,7 @@ impl Controller {
             let wake = Wake {
                 job: Box::new(move |key| queue.add(key)),
                 parameters: Box::new(move |name| {
-                    of.classes_of_parameters(KIND_OPENSANDBOX, name).into_iter().for_each(|class| classes.add(ClassKey::Class(class)))
+                    of.classes_of_parameters(KIND_OPENSANDBOX, &name).into_iter().for_each(|class| classes.add(ClassKey::Class(class)))
                 }),
             };
             adapters.push(Arc::new(OpenSandbox::new(tools, wake)));

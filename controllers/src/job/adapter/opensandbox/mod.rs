@@ -84,12 +84,15 @@ pub struct InstallationSecret {
     pub name: String,
 }
 
+/// Who is told of what.
+pub type Tell<T> = Box<dyn Fn(T) + Send + Sync>;
+
 /// Who is told that there is news.
 pub struct Wake {
     /// Of a Job.
-    pub job: Box<dyn Fn(ObjectKey) + Send + Sync>,
+    pub job: Tell<ObjectKey>,
     /// Of the server that parameters of that name are of.
-    pub parameters: Box<dyn Fn(&Arc<str>) + Send + Sync>,
+    pub parameters: Tell<Arc<str>>,
 }
 
 /// See the module.

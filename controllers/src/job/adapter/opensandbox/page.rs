@@ -224,7 +224,7 @@ impl Book {
         let mut book = lock(&self.0);
         let Some(pages) = book.get_mut(key) else { return Vec::new() };
         let is_live = |page: &Page| Some(page.uid.as_ref()) == live;
-        pages.retain(|page| is_live(page) || page.busy.is_some() || page.shown.backend.leftovers || page.shown.backend.references != []);
+        pages.retain(|page| is_live(page) || page.busy.is_some() || page.shown.backend.leftovers || !page.shown.backend.references.is_empty());
         pages.iter().filter(|page| !is_live(page) && page.busy.is_none()).map(|page| page.uid.to_string()).collect()
     }
 }

@@ -134,7 +134,7 @@ async fn probe(shared: &Arc<Shared>, endpoint: &Arc<Endpoint>) -> bool {
         Err(error) => (Readiness::Unreachable, super::verdict::words(&error)),
     };
     if endpoint.set_readiness(readiness, &message) {
-        (shared.wake.parameters)(&endpoint.name);
+        (shared.wake.parameters)(endpoint.name.clone());
     }
     readiness == Readiness::Reachable
 }
