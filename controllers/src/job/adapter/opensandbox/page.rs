@@ -15,6 +15,7 @@ use crate::job::adapter::Seen;
 use crate::job::api::names::reference;
 use crate::job::api::status::Reference;
 use crate::job::machine::{Attempt, Backend, Execution, Started, after};
+use crate::job::reason::NotScheduled;
 
 /// Between two attempts at the same thing.
 const RETRIES: [u64; 5] = [1, 2, 4, 8, 15];
@@ -127,6 +128,12 @@ impl Facts {
             }
             _ => self.execution.clone(),
         };
+        // What has none yet can't be unreachable: it is being made, and the server is in the way.
+        let in_the_way = self.failing_since.filter(|_| !recorded).map(|_| Attempt::Later {
+            reason: NotScheduled::BackendUnavailable,
+            message: self.failing.clone(),
+            give_up: None,
+        });
         let exists = !self.removed && (self.sandbox.is_some() || self.known.sandbox.is_some());
         let backend = Backend {
             execution,
@@ -136,7 +143,7 @@ impl Facts {
             leftovers: exists || self.strays || self.may_appear(now),
             held: exists,
         };
-        Seen { backend, attempt: self.attempt.clone(), notes: Vec::new(), look_again: self.due }
+        Seen { backend, attempt: self.attempt.clone().or(in_the_way), notes: Vec::new(), look_again: self.due }
     }
 }
 
@@ -251,6 +258,7 @@ mod tests {
         assert!(matches!(facts.seen(true, now).backend.execution, Execution::Ended(_)));
         facts.removed = true;
         assert!(!facts.seen(true, now).backend.leftovers);
+        assert!(matches!(facts.seen(false, now).attempt, Some(Attempt::Later { give_up: None, .. })), "told also while there is none");
     }
 
     #[test]
