@@ -14,6 +14,9 @@
 //! ```
 //!
 //! What the command itself does to the files harms nobody but it.
+//!
+//! execd's own shell is the only one: a command's environment may have a PATH without `sh`. What that shell would take for itself can't be a variable of
+//! the command ([`is_passed_on`]).
 
 use std::fmt;
 
@@ -24,14 +27,19 @@ pub const EXIT_STARTED_BEFORE: i32 = 124;
 /// What a start exits with where it can't make the lock.
 pub const EXIT_NO_LOCK: i32 = 125;
 
+/// The one variable of a start: an imported one stays exported when it is assigned to, so that no command may have one of that name.
+const VARIABLE: &str = "__berth";
+/// Longest text that a start may be, in bytes: Linux takes 128 KiB for one word of execve(2), with its NUL, and execd's `sh -c` has it as one.
+pub const TEXT_BYTES_MAX: usize = 131_071;
+
 /// `[` and `read` are built in everywhere; nothing else is needed, nor a PATH.
 const PLANT: &str = r#"( set -C; echo "$2" > "$1.instance" ) 2>/dev/null; read n < "$1.instance" && echo "$n""#;
 
 /// `exec` in a subshell: a command is never taken for a builtin, and its signals are the default ones. The trap lets this shell outlive a TERM to
 /// the group, so that the end is recorded; it is there before anybody can see that it runs.
-const START: &str = r#"trap : HUP INT TERM; l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || exit 97; shift 2
-if ( set -C; echo $$ > "$l" ) 2>/dev/null; then ( exec "$@" ); c=$?; echo "exit $c" >> "$l"; exit $c; fi
-[ -e "$l" ] || exit 125; exit 124"#;
+const START: &str = r#"trap : HUP INT TERM; __berth=; { read __berth < "$1.instance"; } 2>/dev/null; [ "$__berth" = "$2" ] || exit 97
+if ( set -C; echo $$ > "$1" ) 2>/dev/null; then ( shift 2; exec "$@" ); __berth=$?; echo "exit $__berth" >> "$1"; exit $__berth; fi
+[ -e "$1" ] || exit 125; exit 124"#;
 
 /// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory.
 const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
@@ -60,8 +68,26 @@ const FOLDER: &str = r#"[ -d "$1" ] || mkdir -p "$1""#;
 
 /// Shell text that makes a folder, unless it is there, as a kubelet makes a working folder.
 pub fn make_folder(path: &str) -> Result<String, InvalidWord> {
-    let words = ["exec", "sh", "-c", FOLDER, "berth", path];
-    shlex::try_join(words).map_err(|_| InvalidWord::Nul)
+    script(FOLDER, [path])
+}
+
+/// The text with `words` as its positional parameters, for the shell that reads it.
+fn script<'a>(text: &str, words: impl IntoIterator<Item = &'a str>) -> Result<String, InvalidWord> {
+    let quoted = shlex::try_join(words).map_err(|_| InvalidWord::Nul)?;
+    Ok(format!("set -- {quoted}\n{text}"))
+}
+
+/// Whether a command gets a variable of that name as it was set, whichever shell is between: bash, dash and busybox drop or set some themselves, and
+/// bash does as some of them say before the lock is made.
+#[must_use]
+pub fn is_passed_on(name: &str) -> bool {
+    const OF_SHELLS: &[&str] = &[
+        VARIABLE, "_", "COMP_WORDBREAKS", "DIRSTACK", "ENV", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "HISTCMD", "IFS", "LINENO",
+        "OLDPWD", "OPTARG", "OPTERR", "OPTIND", "PIPESTATUS", "POSIXLY_CORRECT", "PPID", "PS1", "PS2", "PS4", "PWD", "RANDOM", "SECONDS", "SHELLOPTS",
+        "SHLVL", "SRANDOM", "UID",
+    ];
+    let is_name = !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name && !name.starts_with("BASH") && !OF_SHELLS.contains(&name)
 }
 
 /// The lock of one command.
@@ -171,11 +197,9 @@ impl Fence {
         self.script(&format!("{STOP}\n{QUERY}"), &[word.to_owned()])
     }
 
-    /// `exec`, so that the shell of execd's own, which leads the process group, becomes the one whose pid is recorded.
     fn script(&self, text: &str, more: &[String]) -> Result<String, InvalidWord> {
-        let words = ["sh", "-c", text, "berth", &self.file, &self.nonce];
-        let quoted = shlex::try_join(words.into_iter().chain(more.iter().map(String::as_str))).map_err(|_| InvalidWord::Nul)?;
-        Ok(format!("exec {quoted}"))
+        // The words of a start come after `--`: `set` takes none of them for an option.
+        script(text, [self.file.as_str(), self.nonce.as_str()].into_iter().chain(more.iter().map(String::as_str)))
     }
 }
 

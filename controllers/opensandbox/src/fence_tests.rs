@@ -10,22 +10,29 @@ use proptest::prelude::*;
 use super::*;
 
 /// Whichever of them this machine has; `sh` in the script is that shell, by a folder whose only entry it is.
+///
+/// bash is tried by its own name as well, which is how execd calls it: it is another one then, not of POSIX.
 fn shells() -> Vec<(String, tempfile::TempDir)> {
-    let all = ["/bin/dash", "/bin/bash", "/bin/busybox"];
-    let there: Vec<_> = all.iter().filter(|path| std::path::Path::new(path).exists()).collect();
+    let all = [("/bin/dash", "sh"), ("/bin/bash", "sh"), ("/bin/bash", BASH), ("/bin/busybox", "sh")];
+    let there: Vec<_> = all.iter().filter(|(path, _)| std::path::Path::new(path).exists()).collect();
     assert!(!there.is_empty(), "none of {all:?}");
-    let make = |path: &&str| {
+    let make = |(path, name): &(&str, &str)| {
         let folder = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(path, folder.path().join("sh")).unwrap();
-        ((*path).to_owned(), folder)
+        for name in ["sh", *name] {
+            let _there_before = std::os::unix::fs::symlink(path, folder.path().join(name));
+        }
+        (format!("{path} as {name}"), folder)
     };
     there.into_iter().map(make).collect()
 }
 
+const BASH: &str = "bash";
+
 /// As execd runs it: in a process group of its own, without stdin.
 fn command(folder: &tempfile::TempDir, text: &str, path: &str) -> Command {
-    let mut command = Command::new(folder.path().join("sh"));
-    command.arg0("sh").args(["-c", text]).env_clear().env("PATH", format!("{}{path}", folder.path().display()));
+    let name = if folder.path().join(BASH).exists() { BASH } else { "sh" };
+    let mut command = Command::new(folder.path().join(name));
+    command.arg0(name).args(["-c", text]).env_clear().env("PATH", format!("{}{path}", folder.path().display()));
     command.stdin(Stdio::null()).process_group(0);
     command
 }
@@ -217,8 +224,61 @@ fn what_cannot_be_passed_on_is_refused() {
     }
 }
 
+#[test]
+fn a_command_has_the_environment_that_it_was_given_and_no_shell_in_its_path_is_needed() {
+    for (shell, folder) in shells() {
+        let fence = fence(&folder, "nonce");
+        run(&folder, &fence.plant().unwrap());
+        let text = fence.start(&words(&["/usr/bin/env"])).unwrap();
+        // Names that a script would think of, and one that is every program's.
+        let set = [("n", "5"), ("l", "6"), ("c", "7"), ("p", "8"), ("e", "9"), ("PATH", "/opt/tool/bin"), ("PATH_2", " a\\b ")];
+        let output = command(&folder, &text, "").env_clear().envs(set).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{shell}: {}", String::from_utf8_lossy(&output.stderr));
+        let told = String::from_utf8(output.stdout).unwrap();
+        for (name, value) in set {
+            assert!(told.lines().any(|line| line == format!("{name}={value}")), "{shell}: {name} in {told}");
+        }
+        assert!(!told.contains("nonce") && !told.contains("__berth"), "{shell}: {told}");
+    }
+}
+
+#[test]
+fn what_a_shell_takes_for_itself_is_not_passed_on() {
+    for name in ["A", "n", "path_2", "HOME", "PATH", "TERM", "LANG", "_A", "PS3"] {
+        assert!(is_passed_on(name), "{name}");
+    }
+    for name in ["", "1A", "A.B", "A-B", "Ä", "__berth", "BASH_ENV", "BASHOPTS", "SHELLOPTS", "IFS", "PWD", "_"] {
+        assert!(!is_passed_on(name), "{name}");
+    }
+}
+
+#[test]
+fn the_longest_text_is_what_linux_takes_for_one_word() {
+    for (length, fits) in [(TEXT_BYTES_MAX, true), (TEXT_BYTES_MAX + 1, false)] {
+        let text = format!(":{}", " ".repeat(length - 1));
+        assert_eq!(Command::new("/bin/sh").args(["-c", &text]).status().is_ok(), fits, "{length}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever a shell lets through by [`is_passed_on`] arrives, in each of them.
+    #[test]
+    fn every_variable_that_is_passed_on_arrives(
+        set in prop::collection::btree_map(prop_oneof!["[A-Za-z_][A-Za-z0-9_]{0,6}", "(PS|OPT|BASH|SH|_)[A-Z0-9_]{0,3}"], "[^\0\n]{0,12}", 0..5)
+    ) {
+        let set: Vec<_> = set.into_iter().filter(|(name, _)| is_passed_on(name) && !name.starts_with("LD_")).collect();
+        for (shell, folder) in shells() {
+            let fence = fence(&folder, "n");
+            run(&folder, &fence.plant().unwrap());
+            let output = command(&folder, &fence.start(&words(&["/usr/bin/env", "-0"])).unwrap(), "").env_clear().envs(set.iter().cloned()).output().unwrap();
+            let told = String::from_utf8(output.stdout).unwrap();
+            for (name, value) in &set {
+                prop_assert!(told.split('\0').any(|line| line == format!("{name}={value}")), "{}: {} in {:?}", shell, name, told);
+            }
+        }
+    }
 
     /// Also after a second start and a repeat of the quoting: the words arrive as they are, in each shell.
     #[test]

@@ -96,7 +96,9 @@ impl Commands {
         let file = |name: &str| Path::new(&folder).join(format!("{id}.{name}"));
         let (stdout, stderr) = if request.background { (file("output"), file("output")) } else { (file("stdout"), file("stderr")) };
         let open = |path: &Path| std::fs::File::options().create(true).append(true).open(path).map_err(|error| error.to_string());
-        let mut command = tokio::process::Command::new(if Path::new("/bin/bash").exists() { "/bin/bash" } else { "sh" });
+        // By its path: the request's own PATH is for what the shell runs.
+        let shell = ["/bin/bash", "/bin/sh"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("sh");
+        let mut command = tokio::process::Command::new(shell);
         command.arg("-c").arg(&request.command).envs(&request.envs).process_group(0).stdin(Stdio::null());
         command.stdout(open(&stdout)?).stderr(open(&stderr)?);
         if let Some(cwd) = &request.cwd {

@@ -265,6 +265,20 @@ fn secrets_reach_a_sandbox_only_if_the_class_says_so() {
     for name in ["EXECD_ACCESS_TOKEN", "OPENSANDBOX_ID"] {
         refused(&resolved(&task(json!({"env": [{"name": name, "value": ""}]})), &node()), NotAccepted::Unsupported, "belongs to the sandbox");
     }
+    for name in ["A.B", "BASH_ENV", "__berth"] {
+        refused(&resolved(&task(json!({"env": [{"name": name, "value": ""}]})), &node()), NotAccepted::Unsupported, "none that a shell has");
+    }
+    // Both ends of what Linux takes for one word; in the other mode no shell has all of it.
+    for (length, accepted) in [(130_000, true), (131_071, false)] {
+        let task = task(json!({"args": ["x".repeat(length)]}));
+        match accepted {
+            true => drop(admitted(resolved(&task, &node()))),
+            false => refused(&resolved(&task, &node()), NotAccepted::Unsupported, "131071 at most"),
+        }
+        admitted(resolved(&task, &known("NodeResolved", json!({"executionMode": "Entrypoint"}))));
+    }
+    let value = json!({"env": [{"name": "A", "value": "x".repeat(131_070)}]});
+    refused(&resolved(&task(value), &node()), NotAccepted::Unsupported, "task.env A: longer");
     refused(&resolved(&task(pull), &known("ControllerResolved", json!({"imageAuth": "Unsupported"}))), NotAccepted::Unsupported, "imagePullSecrets");
     let mut asks = task(json!({}));
     asks.resources = from_value(json!({"requests": {"cpu": "1"}})).unwrap();

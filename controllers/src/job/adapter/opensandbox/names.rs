@@ -17,6 +17,10 @@ pub const META_ATTEMPT: &str = "execution.ayatori.ddupan.top/attempt";
 pub const META_INSTANCE: &str = "execution.ayatori.ddupan.top/instance";
 /// What makes execd ask for a token.
 pub const ENV_EXECD_TOKEN: &str = "EXECD_ACCESS_TOKEN";
+/// Where the lock of mode FencedCommand is. Everybody may write there, in any image that has it.
+pub const FENCE_FOLDER: &str = "/tmp";
+/// Characters of its nonce.
+pub const NONCE_LENGTH: usize = 32;
 
 /// What finds the sandboxes of one Job.
 pub fn of_job(installation: &str, uid: &str) -> Metadata {
