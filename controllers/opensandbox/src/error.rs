@@ -149,6 +149,24 @@ words! {
     }
 }
 
+words! {
+    /// What is wrong with TLS.
+    TlsTrouble {
+        /// The certificate is of no authority that is known.
+        UnknownAuthority = "the certificate is of no known authority",
+        /// It is of another name.
+        OtherName = "the certificate is of another name",
+        /// It is over.
+        Expired = "the certificate has expired",
+        /// It is not valid yet.
+        NotYet = "the certificate is not valid yet",
+        /// Anything else about it.
+        Certificate = "the certificate is not valid",
+        /// The two have no way of speaking TLS, or the peer has another protocol there.
+        Handshake = "the handshake failed",
+    }
+}
+
 /// Why a connection or an answer did not come about.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
@@ -158,9 +176,9 @@ pub enum Cause {
     /// The connection.
     #[error("{0}")]
     Io(io::ErrorKind),
-    /// The certificate or the handshake, in rustls' words.
+    /// The certificate or the handshake. What rustls says of it may have names out of the peer's certificate.
     #[error("TLS: {0}")]
-    Tls(String),
+    Tls(TlsTrouble),
     /// The stream ended before it said how the command ended.
     #[error("the stream ended early")]
     Cut,
@@ -170,6 +188,9 @@ pub enum Cause {
     /// What was sent is not of the API.
     #[error("the answer can't be read")]
     Unreadable,
+    /// A list has what was not asked for: something drops the query on its way, or the server takes no heed of it.
+    #[error("the list is not of the metadata that was asked for")]
+    Unfiltered,
     /// Anything else of HTTP.
     #[error("HTTP failed")]
     Http,

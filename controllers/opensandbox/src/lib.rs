@@ -19,7 +19,7 @@ mod transport;
 mod types;
 
 pub use endpoint::{Access, InvalidUrl, ServerUrl};
-pub use error::{Cause, Certainty, Code, Error, Failure, Operation, Refusal, Unsent};
+pub use error::{Cause, Certainty, Code, Error, Failure, Operation, Refusal, TlsTrouble, Unsent};
 pub use events::{Event, ExecutionError};
 pub use execd::{Command, CommandStatus, Execd, Interrupted, Logs, Outcome, Output};
 pub use lifecycle::Client;

@@ -67,7 +67,7 @@ impl Client {
 
     /// Every sandbox with all of this metadata, also those that have ended; each once. One that comes or goes meanwhile may be left out.
     ///
-    /// While a create is under way its sandbox may not be listed yet: that none is listed does not prove that none is coming.
+    /// [`Cause::Unfiltered`] if any of them does not have it. While a create is under way its sandbox may not be listed yet: that none is listed does not prove that none is coming.
     pub async fn list(&self, metadata: &Metadata) -> Result<Vec<Sandbox>, Error> {
         let mut found: Vec<Sandbox> = Vec::new();
         for page in 1..=PAGES_MAX {
@@ -75,6 +75,10 @@ impl Client {
             let given = query.iter().filter(|(_, value)| !value.is_empty()).collect::<Vec<_>>();
             let answer = self.send(Operation::List, self.request(Method::GET, &["sandboxes"]).query(&given)).await?;
             let Page { items, pagination } = answer.json().await?;
+            // What comes of a list is removed, or taken for a Job's: it must not rest on a query that something drops on its way.
+            if items.iter().any(|sandbox| metadata.iter().any(|(key, value)| sandbox.metadata.get(key) != Some(value))) {
+                return Err(Error::no_answer(Operation::List, Cause::Unfiltered));
+            }
             let is_last = items.is_empty() || !pagination.has_next_page;
             for sandbox in items {
                 if !found.iter().any(|other| other.id == sandbox.id) {

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::answer::refusal;
-use crate::error::{Cause, Error, Failure, Operation, Unsent};
+use crate::error::{Cause, Error, Failure, Operation, TlsTrouble, Unsent};
 use crate::secret::ApiKeys;
 
 const KEY_HEADER: &str = "OPEN-SANDBOX-API-KEY";
@@ -255,7 +255,7 @@ pub(crate) fn cause(error: &reqwest::Error) -> Cause {
     let mut source = error.source();
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
-            return Cause::Tls(error.to_string());
+            return Cause::Tls(tls_trouble(error));
         }
         source = match error.downcast_ref::<io::Error>() {
             None => error.source(),
@@ -269,6 +269,20 @@ pub(crate) fn cause(error: &reqwest::Error) -> Cause {
         };
     }
     found
+}
+
+fn tls_trouble(error: &rustls::Error) -> TlsTrouble {
+    use rustls::CertificateError as Certificate;
+    match error {
+        rustls::Error::InvalidCertificate(certificate) => match certificate {
+            Certificate::UnknownIssuer => TlsTrouble::UnknownAuthority,
+            Certificate::NotValidForName | Certificate::NotValidForNameContext { .. } => TlsTrouble::OtherName,
+            Certificate::Expired | Certificate::ExpiredContext { .. } => TlsTrouble::Expired,
+            Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => TlsTrouble::NotYet,
+            _ => TlsTrouble::Certificate,
+        },
+        _ => TlsTrouble::Handshake,
+    }
 }
 
 fn tls(authorities: &[u8]) -> Result<ClientConfig, InvalidAuthority> {

@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use berth_opensandbox::{
     Access, ApiKeys, Breaker, Cause, Certainty, Client, Code, Command, CreateSandbox, Failure, Image, ImageAuth, Metadata, ServerUrl, Settings, Timeouts,
-    Unsent,
+    TlsTrouble, Unsent,
 };
 use futures::StreamExt as _;
 use secrecy::SecretString;
@@ -107,6 +107,19 @@ async fn what_is_certain_after_a_fault_depends_on_whether_it_was_sent() {
         }
         let error = client.get("s1").await.unwrap_err();
         assert_eq!(error.certainty(), Certainty::Retryable, "the same fault of a read: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_was_not_filtered_is_an_error() {
+    let answer = || async { r#"{"items":[{"id":"s1","status":{"state":"Running"},"metadata":{"a":"1","b":"2"},"createdAt":"2026-11-29T10:00:00Z"}],"pagination":{"hasNextPage":false}}"# };
+    let client = client_of(serve(Router::new().fallback(any(answer))).await, &settings());
+    let of = |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>();
+    for mine in [of(&[]), of(&[("a", "1")]), of(&[("a", "1"), ("b", "2")])] {
+        assert_eq!(client.list(&mine).await.unwrap().len(), 1, "{mine:?}");
+    }
+    for other in [of(&[("a", "2")]), of(&[("a", "1"), ("c", "")])] {
+        assert_eq!(client.list(&other).await.unwrap_err().failure, Failure::NoAnswer(Cause::Unfiltered), "{other:?}");
     }
 }
 
@@ -345,6 +358,6 @@ async fn a_private_authority_is_trusted_if_given_and_otherwise_not() {
     };
     assert_eq!(client(&certified.cert.pem()).unwrap().get("s1").await.unwrap().id, "s1");
     let error = client("").unwrap().get("s1").await.unwrap_err();
-    assert!(matches!(&error.failure, Failure::NotSent(Unsent::Connect(Cause::Tls(text))) if text.contains("certificate")), "{error:?}");
+    assert!(matches!(&error.failure, Failure::NotSent(Unsent::Connect(Cause::Tls(TlsTrouble::UnknownAuthority)))), "{error:?}");
     assert!(client("no PEM").is_err());
 }
