@@ -1,7 +1,8 @@
 //! Secrets and ConfigMaps that the controller reads itself: read by name when they are needed, and kept nowhere. Values are in types that nobody can
 //! print.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use berth_opensandbox::{ImageAuth, registry};
 use berth_runtime::apiclient::{CallError, get_uncached};
@@ -11,6 +12,7 @@ use kube::{Api, Client};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use secrecy::{SecretSlice, SecretString};
 
+use super::names::NONCE_LENGTH;
 use crate::job::api::opensandbox::SecretKeyReference;
 use crate::job::api::spec::{EnvVar, KeyReference, TaskSpec};
 use crate::job::machine::Attempt;
@@ -53,17 +55,29 @@ fn unreadable(error: CallError, what: &str, namespace: &str) -> Unresolved {
 pub async fn environment(client: &Client, namespace: &str, env: &[EnvVar]) -> Result<BTreeMap<String, SecretString>, Unresolved> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    // Each object is asked for once, however many variables are of it.
+    let mut read: HashMap<(&str, &str), Option<BTreeMap<String, Vec<u8>>>> = HashMap::new();
     let mut resolved = BTreeMap::new();
     for EnvVar { name, value, value_from } in env {
         let from = value_from.as_ref();
         let value = if let Some(reference) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-            let found = get_uncached(&secrets, &reference.name).await.map_err(|error| unreadable(error, "Secrets", namespace))?;
-            let data = found.map(|secret| secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect());
-            of_key("Secret", reference, data, (NotAccepted::SecretNotFound, NotAccepted::SecretKeyNotFound))?
+            let data = match read.entry(("Secret", &reference.name)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let found = get_uncached(&secrets, &reference.name).await.map_err(|error| unreadable(error, "Secrets", namespace))?;
+                    new.insert(found.map(|secret| secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0)).collect()))
+                }
+            };
+            of_key("Secret", reference, data.as_ref(), (NotAccepted::SecretNotFound, NotAccepted::SecretKeyNotFound))?
         } else if let Some(reference) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
-            let found = get_uncached(&config_maps, &reference.name).await.map_err(|error| unreadable(error, "ConfigMaps", namespace))?;
-            let data = found.map(|map| map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes())).collect());
-            of_key("ConfigMap", reference, data, (NotAccepted::ConfigMapNotFound, NotAccepted::ConfigMapKeyNotFound))?
+            let data = match read.entry(("ConfigMap", &reference.name)) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let found = get_uncached(&config_maps, &reference.name).await.map_err(|error| unreadable(error, "ConfigMaps", namespace))?;
+                    new.insert(found.map(|map| map.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.into_bytes())).collect()))
+                }
+            };
+            of_key("ConfigMap", reference, data.as_ref(), (NotAccepted::ConfigMapNotFound, NotAccepted::ConfigMapKeyNotFound))?
         } else {
             Some(value.clone().unwrap_or_default().into())
         };
@@ -75,14 +89,14 @@ pub async fn environment(client: &Client, namespace: &str, env: &[EnvVar]) -> Re
 fn of_key(
     kind: &str,
     reference: &KeyReference,
-    data: Option<BTreeMap<String, Vec<u8>>>,
+    data: Option<&BTreeMap<String, Vec<u8>>>,
     (no_object, no_key): (NotAccepted, NotAccepted),
 ) -> Result<Option<SecretString>, Unresolved> {
     let KeyReference { name, key, optional } = reference;
     let missing = |reason, message: String| if *optional == Some(true) { Ok(None) } else { Err(Unresolved::Missing((reason, message))) };
-    let Some(mut data) = data else { return missing(no_object, format!("{kind} {name} does not exist")) };
-    let Some(value) = data.remove(key) else { return missing(no_key, format!("{kind} {name} has no key {key}")) };
-    match String::from_utf8(value) {
+    let Some(data) = data else { return missing(no_object, format!("{kind} {name} does not exist")) };
+    let Some(value) = data.get(key) else { return missing(no_key, format!("{kind} {name} has no key {key}")) };
+    match String::from_utf8(value.clone()) {
         Ok(value) => Ok(Some(value.into())),
         // As the kubelet, an environment holds text; what it can't hold is as good as absent, and told.
         Err(_) => Err(Unresolved::Missing((no_key, format!("{kind} {name}: key {key} is no text in UTF-8, which an environment needs")))),
@@ -187,7 +201,7 @@ pub async fn installation(client: &Client, namespace: &str, name: &str) -> Resul
 
 /// Characters of a fence's nonce: nobody guesses it, and no two are the same.
 pub fn nonce() -> Option<String> {
-    let mut bytes = [0; 16];
+    let mut bytes = [0; NONCE_LENGTH / 2];
     SystemRandom::new().fill(&mut bytes).ok()?;
     Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
