@@ -112,7 +112,9 @@ async fn what_is_certain_after_a_fault_depends_on_whether_it_was_sent() {
 
 #[tokio::test]
 async fn a_list_that_was_not_filtered_is_an_error() {
-    let answer = || async { r#"{"items":[{"id":"s1","status":{"state":"Running"},"metadata":{"a":"1","b":"2"},"createdAt":"2026-11-29T10:00:00Z"}],"pagination":{"hasNextPage":false}}"# };
+    let answer = || async {
+        r#"{"items":[{"id":"s1","status":{"state":"Running"},"metadata":{"a":"1","b":"2"},"createdAt":"2026-11-29T10:00:00Z"}],"pagination":{"hasNextPage":false}}"#
+    };
     let client = client_of(serve(Router::new().fallback(any(answer))).await, &settings());
     let of = |pairs: &[(&str, &str)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Metadata>();
     for mine in [of(&[]), of(&[("a", "1")]), of(&[("a", "1"), ("b", "2")])] {

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_opensandbox::fence::State as Lock;
 use berth_opensandbox::fence::make_folder;
-use berth_opensandbox::{Certainty, Code, Command, CreateSandbox, Error, Failure as CallFailure, Outcome, Sandbox, State};
+use berth_opensandbox::{Certainty, Command, CreateSandbox, Error, Failure as CallFailure, Outcome, Sandbox, State};
 use secrecy::SecretString;
 use tokio::time::Instant;
 
 use super::build::{self, Parts};
-use super::names::{ENV_EXECD_TOKEN, META_INSTANCE, metadata};
+use super::names::{ENV_EXECD_TOKEN, metadata};
 use super::page::{Facts, retry};
 use super::secrets::{self, Unresolved};
 use super::task::{SHORT, Task, Trouble};
-use super::verdict::{of_entrypoint, refused};
+use super::verdict::{Planted, is_start_refused, is_told, planted, refused};
 use crate::job::machine::{Attempt, Execution, GiveUp, Wait, after};
-use crate::job::reason::{Failure, NotScheduled, Unfinished, Unobserved};
+use crate::job::reason::{Failure, NotScheduled, Unfinished};
 
 /// How long the execd of a new sandbox may take.
 const READY: Duration = Duration::from_secs(30);
@@ -31,6 +32,7 @@ impl Task {
             return self.reserve(facts);
         }
         let now = self.now();
+        let key = self.endpoint.key_generation();
         let mut found = None;
         if self.inherited || facts.creates > 0 || facts.known.sandbox.is_some() {
             let all = self.list().await?;
@@ -52,7 +54,7 @@ impl Task {
             },
         };
         facts.ambiguous_until = None;
-        self.saw(&sandbox, facts);
+        facts.is_shown(&sandbox, key);
         self.plant(&sandbox, facts).await
     }
 
@@ -78,7 +80,7 @@ impl Task {
     }
 
     /// What the sandbox is made of; None if that can't be had, and the facts tell why.
-    async fn parts(
+    pub(super) async fn parts(
         &self,
         facts: &mut Facts,
         env: BTreeMap<String, SecretString>,
@@ -105,7 +107,7 @@ impl Task {
     }
 
     /// Sends a create, when one of the places for creates is free. One that was not sent does not count.
-    async fn post(&self, request: &CreateSandbox, facts: &mut Facts) -> Result<Result<Sandbox, Error>, Trouble> {
+    pub(super) async fn post(&self, request: &CreateSandbox, facts: &mut Facts) -> Result<Result<Sandbox, Error>, Trouble> {
         let _place = self.endpoint.creates.acquire().await.map_err(|_| Trouble::Other("this process stops"))?;
         let _sending = self.sending()?;
         facts.creates += 1;
@@ -119,7 +121,7 @@ impl Task {
     fn create_failed(&self, error: &Error, facts: &mut Facts) {
         let now = self.now();
         let window = self.endpoint.spans.create_window;
-        let is_told = matches!(error.code(), Some(Code::SandboxStartFailed | Code::ExecdInstallFailed | Code::PodFailed));
+        let is_told = is_told(error);
         if error.certainty() == Certainty::Ambiguous && !is_told {
             self.tell_lost(error);
             facts.ambiguous_until = Some(after(now, window));
@@ -130,7 +132,9 @@ impl Task {
         facts.refusals += 1;
         facts.attempt = Some(refused(error, window));
         // What the server refuses for now is asked again until the class's patience is over, however often that is.
-        if matches!(facts.attempt, Some(Attempt::Later { .. })) && !is_told {
+        // What was not sent has not been counted.
+        let was_sent = !matches!(error.failure, CallFailure::NotSent(_));
+        if matches!(facts.attempt, Some(Attempt::Later { .. })) && !is_told && was_sent {
             facts.creates = facts.creates.saturating_sub(1);
         }
         let asked = error.refusal().and_then(|refusal| refusal.retry_after).unwrap_or_default();
@@ -150,13 +154,11 @@ impl Task {
         }
         let nonce = secrets::nonce().ok_or(Trouble::Other("no randomness"))?;
         let text = self.fence(&nonce)?.plant()?;
-        let planted = {
+        let sent = {
             let _sending = self.sending()?;
             execd.run(&Command { text, kill_after: Some(SHORT), ..Command::default() }, 1_024).await
         };
-        let no_shell = "the image has no shell, which mode FencedCommand needs; mode Entrypoint of the class's parameters does not, where its runtime does not";
-        let refuse = |failure, message: &str| Attempt::Refused { failure, message: message.to_owned() };
-        match planted {
+        let became = match sent {
             Ok(output) if output.outcome == Outcome::Exited(0) && !output.stdout.trim().is_empty() => {
                 facts.known.sandbox = Some(sandbox.id.clone());
                 facts.known.instance = Some(output.stdout.trim().to_owned());
@@ -168,11 +170,22 @@ impl Task {
                 facts.due = Some(after(self.now(), UNRECORDED));
                 return Ok(());
             }
-            Ok(output) if output.outcome == Outcome::NotStarted => facts.attempt = Some(refuse(Failure::ImageHasNoShell, no_shell)),
-            Ok(_) => facts.attempt = Some(refuse(Failure::StartFailed, "the image has no /tmp that the task may write to")),
-            Err(error) if error.code() == Some(Code::RuntimeError) => facts.attempt = Some(refuse(Failure::ImageHasNoShell, no_shell)),
-            Err(error) => return Err(error.into()),
-        }
+            Ok(output) => Ok(output.outcome),
+            Err(error) => Err(error),
+        };
+        // What went wrong is told by how the sandbox is now.
+        let state = self.get(&sandbox.id, facts).await?.map(|sandbox| sandbox.status.state);
+        let grace = self.endpoint.spans.create_window;
+        facts.attempt = Some(match planted(&became, state) {
+            Planted::Never(failure, message) => Attempt::Refused { failure, message: message.to_owned() },
+            Planted::NotYet(message) => {
+                let give_up = Some(GiveUp { failure: Failure::StartFailed, after: grace });
+                facts.refusals += 1;
+                facts.due = Some(after(self.now(), Duration::from_secs(retry(facts.refusals))));
+                Attempt::Later { reason: NotScheduled::BackendUnavailable, message: message.to_owned(), give_up }
+            }
+            Planted::Unknown => return became.map(drop).map_err(Trouble::from),
+        });
         Ok(())
     }
 
@@ -206,7 +219,9 @@ impl Task {
         }
         if let Err(Trouble::Server(error)) = self.renew(&id, facts).await {
             if error.is_sandbox_not_found() {
-                self.missing(facts);
+                if self.get(&id, facts).await?.is_none() {
+                    self.missing(&id, facts);
+                }
                 return Ok(());
             }
             return Err(error.into());
@@ -227,12 +242,16 @@ impl Task {
         };
         match started {
             Ok(id) => facts.known.command = Some(id),
-            Err(error) if error.certainty() == Certainty::Definite && error.refusal().is_some_and(|refusal| refusal.status == 400) => {
-                // It was refused, and an earlier one may have won: the lock tells, and none wins any more.
-                let why = "the sandbox refused the start: workingDir is not in the image and can't be made";
-                facts.refused = Some((Failure::StartFailed, why.to_owned()));
+            Err(error) if is_start_refused(&error) => {
+                // An earlier one may have won: the lock tells, and none wins any more.
+                let why = match &self.spec.task.working_dir {
+                    Some(_) => "the sandbox refused the start: workingDir is not in the image and can't be made, or command and environment are too long",
+                    None => "the sandbox refused the start: it can't run its shell, or command and environment are too long",
+                };
                 let _sending = self.sending()?;
-                self.lock(&execd, fence.seal()?).await?;
+                if self.lock(&execd, fence.seal()?).await? == Lock::Sealed {
+                    facts.refused = Some((Failure::StartFailed, why.to_owned()));
+                }
             }
             Err(error) => {
                 facts.execd = None;
@@ -253,86 +272,6 @@ impl Task {
                 Ok(None)
             }
         }
-    }
-
-    // Mode Entrypoint.
-
-    /// Nothing is made before it is on record that it will be.
-    fn reserve(&self, facts: &mut Facts) -> Result<(), Trouble> {
-        if facts.known.instance.is_none() {
-            facts.known.instance = Some(secrets::nonce().ok_or(Trouble::Other("no randomness"))?);
-        }
-        facts.execution = Execution::Idle;
-        facts.attempt = None;
-        facts.reserved = true;
-        facts.due = Some(after(self.now(), UNRECORDED));
-        Ok(())
-    }
-
-    /// Posts the sandbox that is the execution: once, and only by the process whose reservation is on record.
-    async fn post_entrypoint(&self, facts: &mut Facts) -> Result<(), Trouble> {
-        let Some(instance) = self.recorded.instance.clone() else { return Ok(()) };
-        if !facts.reserved || self.recorded.sandbox.is_some() {
-            return self.look(facts).await;
-        }
-        let Some(mut env) = self.environment(facts).await? else { return Ok(()) };
-        env.insert(ENV_EXECD_TOKEN.to_owned(), self.shared.installation().await?.token(&self.uid));
-        let Some(parts) = self.parts(facts, env, Some(&instance), self.life()).await? else {
-            // Nothing was sent, and nothing will be.
-            if let Some(Attempt::Refused { failure, message }) = facts.attempt.take() {
-                facts.reserved = false;
-                facts.removed = true;
-                facts.refused = Some((failure, message));
-                self.end_gone(facts, "");
-            }
-            return Ok(());
-        };
-        let argv = self.spec.task.command.iter().chain(&self.spec.task.args).cloned().collect();
-        let request = build::sandbox(parts, argv);
-        facts.reserved = false;
-        let sent = self.post(&request, facts).await;
-        let error = match sent? {
-            Ok(sandbox) => {
-                facts.known.sandbox = Some(sandbox.id.clone());
-                facts.execution = of_entrypoint(&sandbox, self.now());
-                self.saw(&sandbox, facts);
-                return Ok(());
-            }
-            Err(error) => error,
-        };
-        let never_sent = matches!(error.failure, CallFailure::NotSent(_));
-        if never_sent || error.certainty() != Certainty::Ambiguous {
-            // For certain nothing was made.
-            match refused(&error, Duration::ZERO) {
-                Attempt::Refused { failure, message } | Attempt::Later { message, give_up: Some(GiveUp { failure, .. }), .. } => {
-                    facts.removed = true;
-                    facts.refused = Some((failure, message));
-                    self.end_gone(facts, "");
-                    return Ok(());
-                }
-                _ => {
-                    facts.reserved = true;
-                    return Err(error.into());
-                }
-            }
-        }
-        self.tell_lost(&error);
-        facts.ambiguous_until = Some(after(self.now(), self.endpoint.spans.create_window));
-        facts.lives_until = Some(after(self.life_at_most(self.now()), self.endpoint.spans.create_window));
-        self.unconfirmed(facts);
-        Ok(())
-    }
-
-    /// A create that is the start had no answer.
-    pub(super) fn unconfirmed(&self, facts: &mut Facts) {
-        let message = "the create that starts the process had no answer; its sandbox is looked for".to_owned();
-        facts.execution = Execution::Unknown { reason: Unobserved::StartUnconfirmed, message };
-        facts.due = Some(after(self.now(), Duration::from_secs(5)));
-    }
-
-    /// The sandbox of that reservation.
-    pub(super) fn is_of(sandbox: &Sandbox, instance: &str) -> bool {
-        sandbox.metadata.get(META_INSTANCE).is_some_and(|of| of == instance)
     }
 }
 

@@ -1,6 +1,6 @@
 //! One OpenSandbox server, as one OpenSandboxExecutionParameters has it: its client, its key, and what is known of both.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +20,13 @@ use crate::job::reason::Readiness;
 const KEY_AGE: Duration = Duration::from_secs(30);
 /// How soon one that was not taken is read again.
 const KEY_AGE_REFUSED: Duration = Duration::from_secs(1);
+
+/// How long a worker waits for an answer that decides an end.
+const ON_THE_SPOT: Duration = Duration::from_secs(10);
+/// So many workers wait for one server at once; they carry other backends' Jobs as well.
+const WAITING_MAX: usize = 2;
+/// How long one waits to be among them: a server that answers makes nobody wait.
+const PLACE: Duration = Duration::from_secs(1);
 
 /// Windows and lives, read once.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +51,10 @@ pub struct Endpoint {
     key_read: AsyncMutex<Option<Instant>>,
     /// The key was not taken.
     key_refused: AtomicBool,
-    /// The key, as it is now, has shown us a sandbox of ours: a "not found" of this server is then no other tenant's.
-    knows_ours: AtomicBool,
+    /// Counts keys, by two for each: what is asked while one takes the other's place is of neither.
+    generation: AtomicU64,
+    /// Workers that wait for an answer of this server.
+    waiting: Arc<Semaphore>,
     readiness: Mutex<Option<(Readiness, String)>>,
 }
 
@@ -76,7 +85,8 @@ impl Endpoint {
             key,
             key_read: AsyncMutex::new(None),
             key_refused: AtomicBool::new(false),
-            knows_ours: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             readiness: Mutex::default(),
             spec,
         })
@@ -103,18 +113,40 @@ impl Endpoint {
         *read = Some(Instant::now());
         match secrets::api_key(client, &self.spec.api_key_secret_ref).await {
             Ok(key) => {
-                let is_new = key.as_ref().map(ExposeSecret::expose_secret) != self.key.borrow().as_ref().map(ExposeSecret::expose_secret);
-                if is_new {
-                    self.knows_ours.store(false, Ordering::Relaxed);
-                    self.key_refused.store(false, Ordering::Relaxed);
-                    self.key.send_replace(key);
-                }
+                self.set_key(key);
             }
             Err(error) => {
                 let code = if let berth_runtime::apiclient::CallError::Refused { code, .. } = error { code } else { 0 };
                 tracing::warn!(parameters = &*self.name, code, "the Secret with the API key can't be read");
             }
         }
+    }
+
+    fn set_key(&self, key: Option<SecretString>) {
+        let is_new = key.as_ref().map(ExposeSecret::expose_secret) != self.key.borrow().as_ref().map(ExposeSecret::expose_secret);
+        if is_new {
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            self.key.send_replace(key);
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            self.key_refused.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Which key is in use. A call that was begun and judged in the same one had that key.
+    pub fn key_generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Does what a worker waits for, and tells what came of it if that is soon. It goes on in any case, so that the server is judged by it. None at once
+    /// if others wait for this server already.
+    pub async fn on_the_spot<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let place = tokio::time::timeout(PLACE, self.waiting.clone().acquire_owned()).await.ok()?.ok()?;
+        let work = tokio::spawn(async move {
+            let done = work.await;
+            drop(place);
+            done
+        });
+        tokio::time::timeout(ON_THE_SPOT, work).await.ok()?.ok()
     }
 
     /// Takes note of what a call came to; answers the same.
@@ -127,17 +159,13 @@ impl Endpoint {
         result
     }
 
-    /// The server has shown us a sandbox of ours.
-    pub fn saw_ours(&self) {
-        self.knows_ours.store(true, Ordering::Relaxed);
-    }
-
-    pub fn knows_ours(&self) -> bool {
-        self.knows_ours.load(Ordering::Relaxed)
-    }
-
     pub fn readiness(&self) -> Option<(Readiness, String)> {
         lock(&self.readiness).clone()
+    }
+
+    /// The server answers, and takes the key, as far as it has been asked.
+    pub fn is_ready(&self) -> bool {
+        self.readiness().is_none_or(|(readiness, _)| readiness == Readiness::Reachable)
     }
 
     /// True if that is news.
@@ -148,5 +176,58 @@ impl Endpoint {
             *known = Some((readiness, message.to_owned()));
         }
         is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use berth_opensandbox::Operation;
+    use serde_json::json;
+
+    use super::*;
+
+    struct Nobody;
+
+    impl CallObserver for Nobody {
+        fn called(&self, _: Operation, _: Option<&Error>, _: Duration) {}
+    }
+
+    fn endpoint() -> Endpoint {
+        let spec = json!({"endpoint": "http://127.0.0.1:9/v1", "apiKeySecretRef": {"namespace": "a", "name": "b", "key": "c"}});
+        Endpoint::new(Arc::from("p"), Arc::new(serde_json::from_value(spec).unwrap()), Arc::new(Nobody)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_key_has_a_number_of_its_own() {
+        let endpoint = endpoint();
+        let mut known = vec![endpoint.key_generation()];
+        for (key, is_new) in [("a", true), ("a", false), ("b", true), ("a", true)] {
+            endpoint.set_key(Some(key.into()));
+            assert_eq!(!known.contains(&endpoint.key_generation()), is_new, "{key}");
+            known.push(endpoint.key_generation());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_workers_wait_for_a_server_that_hangs_and_what_they_asked_for_goes_on() {
+        let endpoint = Arc::new(endpoint());
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let begun = Instant::now();
+        let hanging = |endpoint: Arc<Endpoint>| async move { endpoint.on_the_spot(std::future::pending::<()>()).await };
+        let slow = endpoint.on_the_spot(async move {
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            tell.send(()).unwrap();
+        });
+        let (slow, second, third) = tokio::join!(slow, hanging(endpoint.clone()), async {
+            let answer = hanging(endpoint.clone()).await;
+            (answer, begun.elapsed())
+        });
+        assert_eq!((slow, second), (None, None));
+        assert_eq!(third.0, None);
+        assert!(third.1 < Duration::from_secs(2), "the third waits for its place alone: {:?}", third.1);
+        assert!(begun.elapsed() < Duration::from_secs(11));
+        told.await.unwrap();
+        assert_eq!(endpoint.on_the_spot(async { 7 }).await, Some(7), "a place is free again");
     }
 }

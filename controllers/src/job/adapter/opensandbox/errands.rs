@@ -23,6 +23,9 @@ use crate::job::resolve::{Admission, Parameters};
 /// A Job that is older than our term by that much may have been at work in another's: times of objects are whole seconds.
 const INHERITED: Duration = Duration::from_secs(2);
 
+/// How soon what panicked is tried again.
+const AFTER_PANIC: Duration = Duration::from_secs(15);
+
 impl Shared {
     /// Takes note of the term that is spoken of.
     pub(super) fn begin_term(&self, term: u64) {
@@ -117,6 +120,7 @@ impl Shared {
         let Some(facts) = begun.flatten() else { return };
         let span = tracing::info_span!("errand", kind = ?errand, object = %task.key);
         let work = async move {
+            let _done = Done(task.clone());
             let mut facts = facts.lock().await;
             task.carry_out(errand, &mut facts).await;
             let shown = facts.seen(task.recorded.is_some(), task.shared.tools.time.now());
@@ -129,7 +133,6 @@ impl Shared {
             if done {
                 task.shared.book.forget(&task.key, &task.uid);
             }
-            (task.shared.wake.job)(task.key.clone());
         };
         tokio::spawn(tracing::Instrument::instrument(work, span));
     }
@@ -138,5 +141,21 @@ impl Shared {
     pub(super) async fn installation(&self) -> Result<&Installation, CallError> {
         let InstallationSecret { namespace, name } = &self.tools.installation;
         self.installation.get_or_try_init(|| secrets::installation(&self.tools.client, namespace, name)).await
+    }
+}
+
+/// Wakes the Job when an errand is over, also one that panicked, which is as good as one that came to nothing.
+struct Done(Task);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        let Self(task) = self;
+        task.shared.book.change(&task.key, &task.uid, task.term, |page| {
+            if let Some(errand) = page.busy.take() {
+                page.last = Some(errand);
+                page.shown.look_again = Some(after(task.now(), AFTER_PANIC));
+            }
+        });
+        (task.shared.wake.job)(task.key.clone());
     }
 }

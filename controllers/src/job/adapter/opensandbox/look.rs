@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use berth_opensandbox::fence::State as Lock;
 use berth_opensandbox::{Code, CommandStatus, Execd};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::page::Facts;
 use super::task::{Task, Trouble};
-use super::verdict::{Shown, of_entrypoint, of_lock, of_sandbox};
-use crate::job::machine::{Ending, Execution, Started, after};
+use super::verdict::{Shown, of_lock, of_sandbox};
+use crate::job::api::spec::DesiredState;
+use crate::job::machine::{Execution, Started, after};
 use crate::job::reason::{Failure, Unobserved};
 
 /// A start that was taken, and that neither execd nor the lock knows of after that long, came to nothing.
@@ -27,11 +28,11 @@ impl Task {
         if facts.removed {
             return self.see_gone(&id, facts).await;
         }
-        if facts.sandbox.is_none() || facts.missing_since.is_some() {
+        if facts.sandbox.is_none() || facts.missing_since.is_some() || !facts.has_shown(&id, self.endpoint.key_generation()) {
             // For its expiry, and for whether this key is shown it at all.
             match self.get(&id, facts).await? {
                 None => {
-                    self.missing(facts);
+                    self.missing(&id, facts);
                     return Ok(());
                 }
                 Some(sandbox) => {
@@ -46,7 +47,7 @@ impl Task {
                 // Whether that is execd's trouble or the sandbox's, the server tells.
                 facts.execd = None;
                 let Some(sandbox) = self.get(&id, facts).await? else {
-                    self.missing(facts);
+                    self.missing(&id, facts);
                     return Ok(());
                 };
                 if let Some(execution) = of_sandbox(&sandbox, facts.started) {
@@ -74,21 +75,31 @@ impl Task {
             let running = facts.started.map_or(Execution::Starting(None), Execution::Running);
             return self.look_beside(running, facts).await;
         }
-        let lock = self.lock(&execd, self.fence(instance)?.query()?).await?;
-        match lock {
-            Lock::NotStarted if facts.known.command.is_some() => {
-                // A start was taken. Either it has ended without the lock, or nobody knows of it, which may be a matter of moments.
-                let now = self.now();
-                let since = *facts.unlocked_since.get_or_insert(now);
-                if status.is_none() && now < after(since, UNLOCKED) {
-                    return self.show(Execution::Starting(None), facts);
-                }
-                facts.refused = Some((Failure::StartFailed, "the start was taken, and could not make its lock in /tmp".to_owned()));
-                facts.remains = Some("the start came to nothing");
-                facts.strays = true;
+        let mut lock = self.lock(&execd, self.fence(instance)?.query()?).await?;
+        let is_begun = matches!(lock, Lock::NotStarted | Lock::Starting) && (facts.known.command.is_some() || lock == Lock::Starting);
+        if !is_begun {
+            facts.unlocked_since = None;
+        } else {
+            // A start was taken, and the lock does not show it: that may be a matter of moments, or there was no room for it in /tmp.
+            let now = self.now();
+            let since = *facts.unlocked_since.get_or_insert(now);
+            let has_ended = status.is_some();
+            if now < after(since, UNLOCKED) && !(has_ended && lock == Lock::NotStarted) {
                 return self.show(Execution::Starting(None), facts);
             }
+            let _sending = self.sending()?;
+            lock = self.lock(&execd, self.fence(instance)?.seal()?).await?;
+            if lock == Lock::Sealed || has_ended && matches!(lock, Lock::NotStarted | Lock::Starting) {
+                facts.refused = Some((Failure::StartFailed, "the start was taken, and could not make its lock in /tmp".to_owned()));
+            }
+            if matches!(lock, Lock::NotStarted | Lock::Starting) {
+                // There is no room to keep it from starting either.
+                return self.show_remains("the start came to nothing", facts);
+            }
+        }
+        match lock {
             Lock::NotStarted if matches!(facts.execution, Execution::Starting(Some(_))) => {
+                self.renew(id, facts).await?;
                 // What it waited for may be there now; the start is the state machine's to decide.
                 if self.environment(facts).await?.is_none() {
                     return Ok(());
@@ -101,8 +112,12 @@ impl Task {
                 self.began(now, facts);
                 self.renew(id, facts).await?;
             }
-            Lock::Sealed if facts.refused.is_some() => {
-                self.end_gone(facts, "");
+            Lock::Sealed => {
+                // By a stop that was decided; else since the start was refused, to us or to whoever led before.
+                if self.spec.desired_state != DesiredState::Cancelled {
+                    facts.refused.get_or_insert_with(|| (Failure::StartFailed, "the sandbox refused the start".to_owned()));
+                }
+                self.end_gone(facts, "it was kept from starting");
                 return Ok(());
             }
             Lock::Exited { code, stopped: true, oom } => facts.stopped = Some((code, oom)),
@@ -110,12 +125,15 @@ impl Task {
         }
         match of_lock(lock, facts.started) {
             Shown::As(execution) => self.look_beside(execution, facts).await,
-            Shown::Remains(why) => {
-                facts.remains = Some(why);
-                facts.strays = true;
-                self.show(Execution::Starting(None), facts)
-            }
+            Shown::Remains(why) => self.show_remains(why, facts),
         }
+    }
+
+    /// It is over, but for what may be left of it: that must go before the end is certain.
+    fn show_remains(&self, why: &'static str, facts: &mut Facts) -> Result<(), Trouble> {
+        facts.remains = Some(why);
+        facts.strays = true;
+        self.show(Execution::Starting(None), facts)
     }
 
     /// The command on record; None if there is none, or execd has forgotten it.
@@ -135,16 +153,16 @@ impl Task {
     }
 
     /// Whether there are others, where that may be.
-    async fn look_beside(&self, execution: Execution, facts: &mut Facts) -> Result<(), Trouble> {
+    pub(super) async fn look_beside(&self, execution: Execution, facts: &mut Facts) -> Result<(), Trouble> {
         if facts.look_for_strays {
             let all = self.list().await?;
-            facts.strays = all.iter().any(|sandbox| Some(&sandbox.id) != self.recorded.sandbox.as_ref());
+            facts.strays = all.iter().any(|sandbox| Some(&sandbox.id) != facts.known.sandbox.as_ref());
             facts.look_for_strays = false;
         }
         self.show(execution, facts)
     }
 
-    fn show(&self, execution: Execution, facts: &mut Facts) -> Result<(), Trouble> {
+    pub(super) fn show(&self, execution: Execution, facts: &mut Facts) -> Result<(), Trouble> {
         let now = self.now();
         let age = facts.started.and_then(|started| Duration::try_from(now.duration_since(started.at)).ok()).unwrap_or_default();
         let (least, most) = LOOKS;
@@ -157,7 +175,7 @@ impl Task {
     }
 
     /// We removed it: whether it is gone.
-    async fn see_gone(&self, id: &str, facts: &mut Facts) -> Result<(), Trouble> {
+    pub(super) async fn see_gone(&self, id: &str, facts: &mut Facts) -> Result<(), Trouble> {
         if self.get(id, facts).await?.is_some() {
             facts.removed = false;
             return self.show(facts.execution.clone(), facts);
@@ -183,53 +201,4 @@ impl Task {
         facts.sandbox = all.into_iter().next();
         Ok(())
     }
-
-    /// Mode Entrypoint: the sandbox is the process.
-    async fn look_at_entrypoint(&self, facts: &mut Facts) -> Result<(), Trouble> {
-        let Some(instance) = self.recorded.instance.clone() else { return Ok(()) };
-        let now = self.now();
-        let Some(id) = facts.known.sandbox.clone() else {
-            if facts.reserved {
-                if matches!(facts.execution, Execution::Starting(Some(_))) && self.environment(facts).await?.is_none() {
-                    return Ok(());
-                }
-                return self.show(Execution::Idle, facts);
-            }
-            // It may have been posted, by us or by a leader before.
-            if let Some(sandbox) = self.list().await?.into_iter().find(|sandbox| Self::is_of(sandbox, &instance)) {
-                facts.known.sandbox = Some(sandbox.id.clone());
-                self.saw(&sandbox, facts);
-                return self.show(of_entrypoint(&sandbox, now), facts);
-            }
-            let latest = facts.lives_until.unwrap_or(Timestamp::MAX).checked_add(window(self.endpoint.spans.create_window)).unwrap_or(Timestamp::MAX);
-            if now > latest {
-                // Whatever was posted has had its time, and the server, which would remove it when it starts, does not have it.
-                facts.removed = true;
-                let ending = Ending::Stopped { code: None, started: None, message: "no sandbox of it appeared while one could have lived".to_owned() };
-                facts.execution = Execution::Ended(ending);
-                return Ok(());
-            }
-            self.unconfirmed(facts);
-            return Ok(());
-        };
-        match self.get(&id, facts).await? {
-            Some(sandbox) => {
-                let execution = of_entrypoint(&sandbox, now);
-                if let Execution::Running(started) = execution {
-                    facts.started.get_or_insert(started);
-                    self.renew(&id, facts).await?;
-                }
-                self.look_beside(execution, facts).await
-            }
-            None if facts.removed => self.see_gone(&id, facts).await,
-            None => {
-                self.missing(facts);
-                Ok(())
-            }
-        }
-    }
-}
-
-fn window(window: Duration) -> SignedDuration {
-    SignedDuration::try_from(window).unwrap_or(SignedDuration::MAX)
 }

@@ -16,6 +16,7 @@ mod acquire;
 mod build;
 mod calls;
 mod endpoint;
+mod entrypoint;
 mod errands;
 mod look;
 pub mod names;
@@ -54,8 +55,8 @@ use page::{Book, Errand, Page};
 use secrets::Installation;
 use task::Task;
 
-/// How long a worker waits for an answer that decides an end.
-const ON_THE_SPOT: Duration = Duration::from_secs(10);
+/// How soon what had no answer on the spot is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(15);
 
 /// What the adapter works with.
 pub struct Tools {
@@ -133,7 +134,7 @@ impl OpenSandbox {
         }
         let page = shared.page(&task, now);
         if freshness == Freshness::Quorum {
-            return self.ask(&task, &page, now).await;
+            return self.ask(task, &page, now).await;
         }
         let is_due = page.shown.look_again.is_none_or(|due| now >= due);
         let mut seen = page.shown;
@@ -156,19 +157,27 @@ impl OpenSandbox {
     }
 
     /// Asks on the spot; without an answer nothing is certain.
-    async fn ask(&self, task: &Task, page: &Page, now: Timestamp) -> Seen {
-        let asked = async {
-            let mut facts = page.facts.lock().await;
-            task.confirm(&mut facts).await;
-            facts.seen(task.recorded.is_some(), self.shared.tools.time.now())
-        };
-        let mut seen = tokio::time::timeout(ON_THE_SPOT, asked).await.unwrap_or_else(|_| {
+    async fn ask(&self, task: Task, page: &Page, now: Timestamp) -> Seen {
+        let unanswered = |message: &str, look_again| {
             let mut seen = page.shown.clone();
-            seen.backend.execution = Execution::Unreachable { failures: 0, since: now, message: "OpenSandbox: no answer in time".to_owned() };
+            seen.backend.execution = Execution::Unreachable { failures: 0, since: now, message: message.to_owned() };
             seen.backend.leftovers = true;
-            seen.look_again = Some(after(now, Duration::from_secs(15)));
+            seen.look_again = look_again;
             seen
+        };
+        if let Some(errand) = page.busy {
+            // Its end wakes the Job, and then it is asked.
+            let mut seen = unanswered("OpenSandbox: something is being done about it", None);
+            seen.backend.stopping = errand == Errand::Stop;
+            return seen;
+        }
+        let (asking, facts) = (task.clone(), page.facts.clone());
+        let asked = task.endpoint.on_the_spot(async move {
+            let mut facts = facts.lock().await;
+            asking.confirm(&mut facts).await;
+            facts.seen(asking.recorded.is_some(), asking.now())
         });
+        let mut seen = asked.await.unwrap_or_else(|| unanswered("OpenSandbox: no answer in time", Some(after(now, ASK_AGAIN))));
         let shown = seen.clone();
         let busy = self.shared.book.change(&task.key, &task.uid, task.term, |page| {
             page.shown = shown;
@@ -208,9 +217,10 @@ impl Adapter for OpenSandbox {
     }
 
     fn readiness(&self, class: &crate::job::api::JobClass) -> Option<(Readiness, String)> {
-        let name = &class.spec.parameters_ref.as_ref()?.name;
-        let endpoints = lock(&self.shared.endpoints);
-        endpoints.values().find(|endpoint| endpoint.name.as_ref() == name)?.readiness()
+        // By UID: one that was deleted and made again is another.
+        let name = class.spec.parameters_ref.as_ref()?.name.as_str();
+        let parameters = self.shared.tools.parameters.get(&ObjectKey::new("", name))?;
+        lock(&self.shared.endpoints).get(&*parameters.uid)?.readiness()
     }
 
     fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>> {
@@ -275,19 +285,20 @@ impl OpenSandbox {
         let task = self.shared.orphan(job, page.endpoint.clone());
         self.shared.begin_term(job.term);
         let page = self.shared.page(&task, self.shared.tools.time.now());
-        let removed = tokio::time::timeout(ON_THE_SPOT, async {
-            let mut facts = page.facts.lock().await;
-            task.remove_all(&mut facts).await
+        let (removing, facts) = (task.clone(), page.facts.clone());
+        let removed = task.endpoint.on_the_spot(async move {
+            let mut facts = facts.lock().await;
+            removing.remove_all(&mut facts).await
         });
         match removed.await {
-            Ok(Ok(())) => {
+            Some(Ok(())) => {
                 self.shared.book.forget(job.key, job.uid);
                 Ok(())
             }
-            Ok(Err(task::Trouble::NotLeader(error))) => Err(error.into()),
-            Ok(Err(task::Trouble::Call(error))) => Err(error.into()),
+            Some(Err(task::Trouble::NotLeader(error))) => Err(error.into()),
+            Some(Err(task::Trouble::Call(error))) => Err(error.into()),
             // Tried again, and at the next sweep.
-            Ok(Err(_)) | Err(_) => Err(CallError::NotSent("a sandbox of a Job that is gone is not removed yet".to_owned()).into()),
+            Some(Err(_)) | None => Err(CallError::NotSent("a sandbox of a Job that is gone is not removed yet".to_owned()).into()),
         }
     }
 }

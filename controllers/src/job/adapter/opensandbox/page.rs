@@ -69,8 +69,11 @@ pub struct Facts {
     pub ambiguous_until: Option<Timestamp>,
     /// The sandbox of `known` was removed by us, and is not there any more.
     pub removed: bool,
-    /// When it was first told not to be there, without our doing.
+    /// The sandbox that the server showed us last, and by which of the endpoint's keys.
+    pub shown: Option<(String, u64)>,
+    /// When it was first told not to be there, without our doing, and by which key.
     pub missing_since: Option<Timestamp>,
+    pub missed_by: Option<u64>,
     /// It may live until then at most, by what it was last given; else by what it can have been given.
     pub lives_until: Option<Timestamp>,
     /// When the process began.
@@ -81,8 +84,8 @@ pub struct Facts {
     pub stopped: Option<(i32, bool)>,
     /// The start that was refused for good, or the like: what is to be told once nothing can run any more.
     pub refused: Option<(crate::job::reason::Failure, String)>,
-    /// Mode Entrypoint: what is on record was reserved by us, and nothing has been posted.
-    pub reserved: bool,
+    /// Mode Entrypoint: the instance that was reserved here, and that nothing has been posted of.
+    pub reserved: Option<String>,
     /// Creates in a row that were refused for now.
     pub refusals: u32,
     /// Since when a start that was taken has not shown in the lock, and nobody knows of it.
@@ -113,6 +116,31 @@ impl Facts {
     pub fn answered(&mut self) {
         self.failures = 0;
         self.failing_since = None;
+    }
+
+    /// The server shows a sandbox.
+    pub fn is_shown(&mut self, sandbox: &Sandbox, key: u64) {
+        (self.missing_since, self.missed_by) = (None, None);
+        self.lives_until = sandbox.expires_at.or(self.lives_until);
+        self.shown = Some((sandbox.id.clone(), key));
+        self.sandbox = Some(sandbox.clone());
+    }
+
+    /// The server says that there is none of that id. What was said to another key is another matter.
+    pub fn is_missed(&mut self, key: u64) {
+        if self.missed_by.replace(key) != Some(key) {
+            self.missing_since = None;
+        }
+    }
+
+    /// Whether the key has shown us that very sandbox: then a "not found" is no other tenant's.
+    pub fn has_shown(&self, id: &str, key: u64) -> bool {
+        self.shown.as_ref().is_some_and(|(shown, by)| shown == id && *by == key)
+    }
+
+    /// Mode Entrypoint: whether the instance that is on record is ours to post. Another's may have been posted, or may yet be.
+    pub fn may_post(&self, recorded: &Recorded) -> bool {
+        self.reserved.is_some() && self.reserved == recorded.instance && recorded.sandbox.is_none() && self.known.sandbox.is_none()
     }
 
     /// A create had no answer, or none yet, and may come to something.
@@ -259,6 +287,39 @@ mod tests {
         facts.removed = true;
         assert!(!facts.seen(true, now).backend.leftovers);
         assert!(matches!(facts.seen(false, now).attempt, Some(Attempt::Later { give_up: None, .. })), "told also while there is none");
+    }
+
+    #[test]
+    fn only_the_instance_that_was_reserved_here_may_be_posted() {
+        let recorded = |instance: Option<&str>, sandbox: Option<&str>| Recorded {
+            instance: instance.map(str::to_owned),
+            sandbox: sandbox.map(str::to_owned),
+            command: None,
+        };
+        let facts = |reserved: Option<&str>| Facts { reserved: reserved.map(str::to_owned), ..Facts::default() };
+        assert!(facts(Some("a")).may_post(&recorded(Some("a"), None)));
+        for (reserved, instance, sandbox) in
+            [(Some("b"), Some("a"), None), (None, Some("a"), None), (None, None, None), (Some("a"), None, None), (Some("a"), Some("a"), Some("s"))]
+        {
+            assert!(!facts(reserved).may_post(&recorded(instance, sandbox)), "{reserved:?} of {instance:?}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_is_missing_by_the_key_that_has_shown_it_alone() {
+        let sandbox: Sandbox =
+            serde_json::from_value(serde_json::json!({"id": "s", "status": {"state": "Running"}, "createdAt": "2026-01-01T00:00:00Z"})).unwrap();
+        let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
+        let mut facts = Facts::default();
+        assert!(!facts.has_shown("s", 2));
+        facts.is_shown(&sandbox, 2);
+        assert!(facts.has_shown("s", 2) && !facts.has_shown("s", 4) && !facts.has_shown("other", 2));
+        facts.is_missed(2);
+        facts.missing_since = Some(now);
+        facts.is_missed(2);
+        assert_eq!(facts.missing_since, Some(now), "said twice to the same key");
+        facts.is_missed(4);
+        assert_eq!(facts.missing_since, None, "another key begins anew");
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub async fn environment(client: &Client, namespace: &str, env: &[EnvVar]) -> Re
     for EnvVar { name, value, value_from } in env {
         let from = value_from.as_ref();
         let value = if let Some(reference) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-            let data = match read.entry(("Secret", &reference.name)) {
+            let data = match read.entry(("Secret", reference.name.as_str())) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let found = get_uncached(&secrets, &reference.name).await.map_err(|error| unreadable(error, "Secrets", namespace))?;
@@ -70,7 +70,7 @@ pub async fn environment(client: &Client, namespace: &str, env: &[EnvVar]) -> Re
             };
             of_key("Secret", reference, data.as_ref(), (NotAccepted::SecretNotFound, NotAccepted::SecretKeyNotFound))?
         } else if let Some(reference) = from.and_then(|from| from.config_map_key_ref.as_ref()) {
-            let data = match read.entry(("ConfigMap", &reference.name)) {
+            let data = match read.entry(("ConfigMap", reference.name.as_str())) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => {
                     let found = get_uncached(&config_maps, &reference.name).await.map_err(|error| unreadable(error, "ConfigMaps", namespace))?;

@@ -22,11 +22,8 @@ impl Task {
         let known = facts.known.sandbox.clone().or_else(|| self.recorded.sandbox.clone());
         let Some(id) = known else {
             if self.endpoint.is_entrypoint() && self.recorded.instance.is_some() {
-                if facts.reserved {
-                    // Ours, and not posted: it never will be.
-                    facts.reserved = false;
-                    facts.removed = true;
-                    self.end_gone(facts, "it was not started");
+                if facts.may_post(&self.recorded) {
+                    self.never_posted(facts, "it was not started");
                     return Ok(());
                 }
                 return self.look(facts).await;
@@ -34,7 +31,7 @@ impl Task {
             return self.remove_all(facts).await;
         };
         let Some(sandbox) = self.get(&id, facts).await? else {
-            return self.is_missing(facts);
+            return self.is_missing(&id, facts);
         };
         let paused = matches!(sandbox.status.state, State::Paused | State::Pausing | State::Resuming);
         if self.endpoint.is_entrypoint() {
@@ -53,15 +50,14 @@ impl Task {
             }
         }
         self.remove(&id, facts).await?;
-        self.end_gone(facts, "the sandbox was removed");
-        Ok(())
+        self.is_missing(&id, facts)
     }
 
-    fn is_missing(&self, facts: &mut Facts) -> Result<(), Trouble> {
+    fn is_missing(&self, id: &str, facts: &mut Facts) -> Result<(), Trouble> {
         if facts.removed {
             self.end_gone(facts, "the sandbox was removed");
         } else {
-            self.missing(facts);
+            self.missing(id, facts);
         }
         Ok(())
     }
@@ -97,12 +93,14 @@ impl Task {
         Ok(false)
     }
 
-    /// Removes a sandbox, and sees that it is gone.
+    /// Removes a sandbox, and sees that it is gone. Of the one on record that is proof only if the server has taken the DELETE: another tenant's key
+    /// finds nothing to remove.
     async fn remove(&self, id: &str, facts: &mut Facts) -> Result<(), Trouble> {
-        {
+        let key = self.endpoint.key_generation();
+        let was_taken = {
             let _sending = self.sending()?;
-            self.endpoint.note(self.endpoint.client.delete(id).await)?;
-        }
+            self.endpoint.note(self.endpoint.client.delete(id).await)?
+        };
         let limit = Instant::now() + REMOVAL;
         loop {
             match self.endpoint.note(self.endpoint.client.get(id).await) {
@@ -113,7 +111,8 @@ impl Task {
             }
         }
         if facts.known.sandbox.as_deref() == Some(id) {
-            facts.removed = true;
+            facts.is_missed(key);
+            facts.removed = self.ended || was_taken && key == self.endpoint.key_generation();
             facts.execd = None;
         }
         if facts.sandbox.as_ref().is_some_and(|sandbox| sandbox.id == id) {
@@ -134,10 +133,15 @@ impl Task {
         for id in all {
             self.remove(&id, facts).await?;
         }
-        facts.strays = false;
-        if let Some(why) = facts.remains.take() {
+        if let (Some(why), Some(id)) = (facts.remains, &self.recorded.sandbox) {
+            if !facts.removed {
+                self.missing(id, facts);
+                return Ok(());
+            }
+            facts.remains = None;
             self.end_gone(facts, why);
         }
+        facts.strays = false;
         if self.recorded.sandbox.is_none() {
             facts.sandbox = None;
             facts.known.sandbox = None;

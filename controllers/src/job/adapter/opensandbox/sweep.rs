@@ -1,12 +1,14 @@
 //! What goes on beside Jobs: whether each server answers, and whether it has sandboxes of ours that no Job claims.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use berth_opensandbox::Sandbox;
+use berth_runtime::lock;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Shared;
 use super::endpoint::Endpoint;
@@ -33,9 +35,9 @@ struct Round {
     unclaimed: Vec<String>,
 }
 
-/// Until `stop`; rests while this process does not lead.
+/// Until `stop`; rests while this process does not lead. A server that hangs keeps no other waiting: each has a task of its own.
 pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut rounds: HashMap<String, Round> = HashMap::new();
+    let mut rounds: HashMap<String, AbortOnDropHandle<Round>> = HashMap::new();
     while stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
         let Ok(term) = shared.tools.fence.admitted() else { continue };
         shared.begin_term(term);
@@ -43,14 +45,28 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
         for parameters in shared.tools.parameters.list() {
             let spec = Arc::new(parameters.object.spec.clone());
             let Ok(endpoint) = shared.endpoint(&parameters.uid, &parameters.key.name, &spec) else { continue };
-            let round = rounds.remove(&*parameters.uid).filter(|round| round.term == term && Arc::ptr_eq(&round.endpoint, &endpoint));
+            let before = match rounds.remove(&*parameters.uid) {
+                Some(round) if !round.is_finished() => {
+                    current.insert(parameters.uid.to_string(), round);
+                    continue;
+                }
+                Some(round) => round.await.ok(),
+                None => None,
+            };
             let now = Instant::now();
-            let round = round.unwrap_or(Round { term, endpoint, probe_at: now, sweep_at: now, unclaimed: Vec::new() });
-            current.insert(parameters.uid.to_string(), round);
+            let round = before.filter(|round| round.term == term && Arc::ptr_eq(&round.endpoint, &endpoint));
+            let mut round = round.unwrap_or(Round { term, endpoint, probe_at: now, sweep_at: now, unclaimed: Vec::new() });
+            let shared = shared.clone();
+            let turn = tokio::spawn(async move {
+                round.turn(&shared).await;
+                round
+            });
+            current.insert(parameters.uid.to_string(), AbortOnDropHandle::new(turn));
         }
         rounds = current;
-        let due = rounds.values_mut().map(|round| round.turn(&shared));
-        stop.run_until_cancelled(futures::future::join_all(due)).await;
+        // What is gone keeps no key. Jobs that are on it still have theirs.
+        let listed: HashSet<String> = shared.tools.parameters.list().iter().map(|parameters| parameters.uid.to_string()).collect();
+        lock(&shared.endpoints).retain(|uid, _| listed.contains(uid));
     }
 }
 
@@ -72,9 +88,6 @@ impl Round {
     async fn sweep(&mut self, shared: &Arc<Shared>) -> bool {
         let Ok(installation) = shared.installation().await else { return false };
         let Ok(all) = self.endpoint.note(self.endpoint.client.list(&of_installation(&installation.id)).await) else { return false };
-        if !all.is_empty() {
-            self.endpoint.saw_ours();
-        }
         let before = std::mem::take(&mut self.unclaimed);
         for sandbox in &all {
             let Some((key, uid)) = job_of(sandbox) else { continue };

@@ -12,9 +12,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::Shared;
 use super::endpoint::Endpoint;
-use super::names::{job_of, of_job};
+use super::names::{FENCE_FOLDER, of_job};
 use super::page::{Errand, Facts, Recorded};
-use super::verdict::words;
+use super::verdict::{Missing, missing, words};
 use crate::job::api::names::ADAPTER_OPENSANDBOX;
 use crate::job::api::resources::ResourceRequirements;
 use crate::job::api::spec::JobSpec;
@@ -22,14 +22,10 @@ use crate::job::machine::{Ending, Execution, after};
 use crate::job::measure::{Group, Step};
 use crate::job::reason::Unobserved;
 
-/// Where the lock is. Everybody may write there, in any image that has it.
-const FOLDER: &str = "/tmp";
 /// How much longer than its deadline a sandbox lives.
 const MARGIN: Duration = Duration::from_secs(600);
 /// A life that is shorter than wanted by that much is renewed.
 const SLACK: Duration = Duration::from_secs(60);
-/// A sandbox that is not there for that long is gone (design of Jobs, §2b).
-const MISSING: Duration = Duration::from_secs(30);
 /// How long a short command of ours may run.
 pub const SHORT: Duration = Duration::from_secs(10);
 /// More than any state takes.
@@ -55,6 +51,16 @@ pub enum Trouble {
 impl From<InvalidWord> for Trouble {
     fn from(_: InvalidWord) -> Self {
         Self::Other("the command can't be passed on") // acceptance refuses all that
+    }
+}
+
+/// In fixed words: what the API server says may be of a Secret.
+fn said_by_api_server(error: &CallError) -> &'static str {
+    match error {
+        CallError::Refused { code: 401 | 403, .. } => "the API server does not let the controller read or make a Secret that it needs: its rights are missing",
+        CallError::Undecodable(_) => "a Secret that the controller needs can't be used: that of the installation needs a key of 16 bytes or more",
+        CallError::Refused { .. } => "the API server refuses what the controller needs",
+        _ => "the API server gave no answer",
     }
 }
 
@@ -133,7 +139,7 @@ impl Task {
                 self.tell_lost(&error);
                 words(&error)
             }
-            Err(Trouble::Call(_)) => "the API server gave no answer".to_owned(),
+            Err(Trouble::Call(error)) => said_by_api_server(&error).to_owned(),
             Err(Trouble::Other(why)) => why.to_owned(),
         };
         tracing::debug!(why, "an errand came to nothing");
@@ -144,24 +150,18 @@ impl Task {
 
     /// The sandbox of that id as it is; None if the server says that there is none.
     pub async fn get(&self, id: &str, facts: &mut Facts) -> Result<Option<Sandbox>, Error> {
+        let key = self.endpoint.key_generation();
         match self.endpoint.note(self.endpoint.client.get(id).await) {
             Ok(sandbox) => {
-                self.saw(&sandbox, facts);
+                facts.is_shown(&sandbox, key);
                 Ok(Some(sandbox))
             }
-            Err(error) if error.is_sandbox_not_found() => Ok(None),
+            Err(error) if error.is_sandbox_not_found() => {
+                facts.is_missed(key);
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
-    }
-
-    /// The server has shown us that sandbox.
-    pub fn saw(&self, sandbox: &Sandbox, facts: &mut Facts) {
-        if job_of(sandbox).is_some_and(|(_, uid)| uid == &*self.uid) {
-            self.endpoint.saw_ours();
-        }
-        facts.missing_since = None;
-        facts.lives_until = sandbox.expires_at.or(facts.lives_until);
-        facts.sandbox = Some(sandbox.clone());
     }
 
     /// The sandboxes of this Job, the oldest first, by their ids where times are the same.
@@ -169,9 +169,6 @@ impl Task {
         let installation = self.shared.installation().await?;
         let mut found = self.endpoint.note(self.endpoint.client.list(&of_job(&installation.id, &self.uid)).await)?;
         found.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
-        if !found.is_empty() {
-            self.endpoint.saw_ours();
-        }
         Ok(found)
     }
 
@@ -188,7 +185,7 @@ impl Task {
 
     /// The lock of this Job in the recorded instance.
     pub fn fence(&self, instance: &str) -> Result<Fence, InvalidWord> {
-        Fence::new(FOLDER, &self.uid, instance)
+        Fence::new(FENCE_FOLDER, &self.uid, instance)
     }
 
     /// Runs one of the lock's texts and reads the state that it prints.
@@ -198,23 +195,28 @@ impl Task {
         Lock::parse(&output.stdout).ok_or(Trouble::Other("the sandbox does not tell the state of its process"))
     }
 
-    /// There is no sandbox of that id, says the server. Whether that is to be believed, and what it means.
-    pub fn missing(&self, facts: &mut Facts) {
+    /// There is no sandbox of that id, [`get`](Self::get) has found. Whether that is to be believed, and what it means.
+    pub fn missing(&self, id: &str, facts: &mut Facts) {
         let now = self.now();
         let first = *facts.missing_since.get_or_insert(now);
         let is_over = facts.lives_until.is_some_and(|until| now > until);
-        let gone = after(first, MISSING);
-        if !self.endpoint.knows_ours() && !is_over {
-            let message = "the server says that there is no such sandbox, and its key has shown us none of ours".to_owned();
-            facts.execution = Execution::Unknown { reason: Unobserved::SandboxVanished, message };
-            facts.due = Some(after(now, Duration::from_secs(15)));
-        } else if now < gone {
-            facts.execution = Execution::Unreachable { failures: 0, since: first, message: "the server says that there is no such sandbox".to_owned() };
-            facts.due = Some(gone);
-        } else {
-            facts.removed = true;
-            let what = if is_over { "its time to live is over" } else { "somebody removed it" };
-            self.end_gone(facts, &format!("the sandbox is gone ({what}), and the exit code of the process is not known"));
+        let current = self.endpoint.key_generation();
+        let is_ours = facts.missed_by == Some(current) && facts.has_shown(id, current);
+        match missing(is_ours, is_over, first, now) {
+            Missing::Doubted => {
+                let message = "the server says that there is no such sandbox, and has not shown it to us by the key that it has from us now".to_owned();
+                facts.execution = Execution::Unknown { reason: Unobserved::SandboxVanished, message };
+                facts.due = Some(after(now, Duration::from_secs(15)));
+            }
+            Missing::Until(gone) => {
+                facts.execution = Execution::Unreachable { failures: 0, since: first, message: "the server says that there is no such sandbox".to_owned() };
+                facts.due = Some(gone);
+            }
+            Missing::Gone => {
+                facts.removed = true;
+                let what = if is_over { "its time to live is over" } else { "somebody removed it" };
+                self.end_gone(facts, &format!("the sandbox is gone ({what}), and the exit code of the process is not known"));
+            }
         }
     }
 
@@ -223,7 +225,7 @@ impl Task {
         if matches!(facts.execution, Execution::Ended(_)) {
             return; // how it ended was known before
         }
-        let ending = match (facts.refused.take(), facts.stopped) {
+        let ending = match (facts.refused.clone(), facts.stopped) {
             (Some((failure, message)), _) => Ending::NeverStarted { failure, message },
             (None, Some((code, oom))) => Ending::Stopped {
                 code: Some(code),
