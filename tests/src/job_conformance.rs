@@ -60,6 +60,18 @@ const ROWS: &[Row] = &[
         end: ("True", "Completed"),
         code: Some(0),
     },
+    // Names that a script between would use, and a PATH that has nothing.
+    Row {
+        name: "names",
+        argv: &["/bin/sh", "-c", "[ \"$n$l$c\" = 567 ] && [ \"$PATH\" = /opt/tool/bin ]"],
+        more: || {
+            let env = [("n", "5"), ("l", "6"), ("c", "7"), ("PATH", "/opt/tool/bin")].map(|(name, value)| json!({"name": name, "value": value}));
+            json!({"task": {"env": env}})
+        },
+        then: Then::Nothing,
+        end: ("True", "Completed"),
+        code: Some(0),
+    },
     Row { name: "cancel", argv: &["sh", "-c", POLITE], more: nothing, then: Then::Cancel, end: ("False", "Cancelled"), code: Some(3) },
     Row {
         name: "deadline",

@@ -28,6 +28,14 @@ async fn a_wrong_key_is_told_and_the_right_one_counts_at_once() -> Result<()> {
     world.succeeded("keyed", "True", "Completed").await?;
     world.ready().await?;
     assert_eq!(world.begun("keyed"), 1);
+    // And while one runs: nothing is decided on what a wrong key is told.
+    world.script("keyed-running", "sleep 45; exit 3", json!({})).await?;
+    world.running("keyed-running").await?;
+    set_key(&world.client, OTHER_SECRET, "canary-wrong-key").await?;
+    world.class_is("BackendReady", "False", "Unauthorized").await?;
+    set_key(&world.client, OTHER_SECRET, API_KEY).await?;
+    world.succeeded("keyed-running", "False", "ProcessFailed").await?;
+    assert_eq!(world.begun("keyed-running"), 1);
     let said = world.all_said(&berth().await?.log()).await?;
     assert!(!said.contains("canary-wrong-key") && !said.contains(API_KEY));
     Ok(())
@@ -67,7 +75,7 @@ async fn a_private_image_is_pulled_with_the_secret_s_password_and_never_without(
         world.succeeded(name, status, reason).await?;
     }
     let said = world.all_said(&berth().await?.log()).await?;
-    for canary in ["canary-wrong-password", "canary-no-json"] {
+    for canary in ["canary-wrong-password", "canary-no-json", PASSWORD] {
         assert!(!said.contains(canary), "{canary} was told");
     }
     server().await?.engine.run(&["image", "rm", "--force", &image]).map(drop)

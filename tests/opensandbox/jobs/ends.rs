@@ -31,12 +31,34 @@ async fn processes_end_by_themselves_with_their_code() -> Result<()> {
     for (name, argv, ..) in &rows {
         world.job(name, argv, json!({})).await?;
     }
+    // No folder can be made there, whoever one is; and most of what Linux takes for one word.
+    world.job("code-folder", &["true"], json!({"task": {"workingDir": "/proc/none"}})).await?;
+    world.job("code-long", &["sh", "-c", "[ ${#1} = 120000 ]", "sh", &"x".repeat(120_000)], json!({})).await?;
     for (name, _, (status, reason), code) in rows {
         let job = world.succeeded(name, status, reason).await?;
         assert_eq!(exit_code(&job), code, "{name}");
         assert!(job.status.as_ref().is_some_and(|status| status.start_time.is_some()), "{name}");
         world.nothing_left(&uid(&job)).await?;
     }
+    world.succeeded("code-long", "True", "Completed").await?;
+    let refused = world.succeeded("code-folder", "False", "StartFailed").await?;
+    assert_eq!((exit_code(&refused), refused.status.as_ref().and_then(|status| status.start_time.as_ref())), (None, None));
+    world.nothing_left(&uid(&refused)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_whose_process_runs_for_longer_than_its_lease_is_renewed_and_its_execd_may_be_reached_directly() -> Result<()> {
+    let renewed = World::with("renewals", json!({}), json!({"orphanTTL": "60s", "leaseTTL": "61s"})).await?;
+    let direct = World::with("direct", json!({}), json!({"execdAccess": "Direct"})).await?;
+    renewed.script("renewed", "sleep 80", json!({})).await?;
+    direct.script("direct", "exit 9", json!({})).await?;
+    direct.script("direct-stopped", "trap 'exit 4' TERM; while :; do sleep 1 & wait $!; done", json!({})).await?;
+    direct.running("direct-stopped").await?;
+    direct.cancel("direct-stopped").await?;
+    assert_eq!(exit_code(&direct.succeeded("direct-stopped", "False", "Cancelled").await?), Some(4));
+    assert_eq!(exit_code(&direct.succeeded("direct", "False", "ProcessFailed").await?), Some(9));
+    renewed.succeeded("renewed", "True", "Completed").await?;
+    assert_eq!((renewed.begun("renewed"), direct.begun("direct")), (1, 1));
     Ok(())
 }
 
@@ -148,6 +170,28 @@ async fn in_mode_entrypoint_the_sandbox_is_the_process() -> Result<()> {
             job.status.iter().flat_map(|status| &status.execution).flat_map(|execution| &execution.references).map(|r| r.type_.as_str()).collect();
         assert_eq!((exit_code(&job), world.begun(name), kinds.as_slice()), (code, 1, ["Instance", "Sandbox"].as_slice()), "{name}");
         world.nothing_left(&uid(&job)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_mode_entrypoint_what_certainly_never_ran_is_told_so() -> Result<()> {
+    let parameters = json!({"executionMode": "Entrypoint", "createTimeout": "8s", "createWindow": "10s"});
+    let world = World::with("entry-never", json!({}), parameters).await?;
+    // Nobody listens there.
+    let absent = json!({"task": {"image": "127.0.0.1:9/none:1"}});
+    world.job("entry-unpulled", &["true"], absent.clone()).await?;
+    world.job("entry-cancelled", &["true"], absent).await?;
+    world.job("entry-unsecret", &["true"], json!({"task": {"imagePullSecrets": [{"name": "no-such"}]}})).await?;
+    world.until("entry-cancelled", "waiting", PATIENCE, |job| succeeded(job) == ("Unknown".into(), "WaitingForImage".into())).await?;
+    world.cancel("entry-cancelled").await?;
+    for (name, reason) in [("entry-cancelled", "Cancelled"), ("entry-unsecret", "ImagePullSecretUnavailable"), ("entry-unpulled", "ImagePullFailed")] {
+        let job = world.succeeded(name, "False", reason).await?;
+        assert_eq!(job.status.as_ref().and_then(|status| status.start_time.as_ref()), None, "{name}");
+        assert_ne!(condition(&job, "BackendObserved").0, "False", "{name}");
+        world.nothing_left(&uid(&job)).await?;
+        world.delete(name).await?;
+        world.gone(name).await?;
     }
     Ok(())
 }

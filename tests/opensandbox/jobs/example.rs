@@ -40,10 +40,13 @@ async fn the_example_runs_once_and_tells_the_truth() -> Result<()> {
     let job = world.job("hello", &[], extra).await?;
     let running = world.running("hello").await?;
     let sandbox = world.sandbox(&uid(&job)).await?;
-    let limits = engine.run(&["ps", "--no-trunc", "--quiet", "--filter", &format!("label=execution.ayatori.ddupan.top/job-uid={}", uid(&job))])?;
-    let limits = engine.run(&["inspect", "--format={{.HostConfig.NanoCpus}} {{.HostConfig.Memory}}", limits.trim()])?;
+    // As the server calls it.
+    let container = format!("sandbox-{}", sandbox.id);
+    let limits = engine.run(&["inspect", "--format={{.HostConfig.NanoCpus}} {{.HostConfig.Memory}}", &container])?;
     assert_eq!(limits.trim(), format!("{} {}", 1_000_000_000, 512 << 20), "limits are enforced");
-    assert!(!engine.run(&["inspect", &sandbox.id]).unwrap_or_default().contains(CANARY), "an idle sandbox holds no Secret");
+    let inspected = engine.run(&["inspect", &container])?;
+    assert!(inspected.contains("EXECD_ACCESS_TOKEN") && inspected.contains(&uid(&job)), "that is its environment, and its metadata");
+    assert!(!inspected.contains(CANARY), "the sandbox itself holds no Secret");
     let execution = running.status.as_ref().and_then(|status| status.execution.as_ref()).context("no execution")?;
     assert_eq!((execution.adapter.as_str(), execution.id("Sandbox")), ("opensandbox", Some(sandbox.id.as_str())));
 

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::world::{World, prepare, serve};
 use crate::faulty::{Fate, FaultyProxy};
-use crate::job_world::{History, condition, uid};
+use crate::job_world::{History, condition, exit_code, uid};
 use crate::world::server;
 
 const SEED: u64 = 7;
@@ -57,6 +57,40 @@ async fn a_create_without_an_answer_is_looked_for_and_made_again_only_when_nothi
     world.delete("create-cancelled").await?;
     world.gone("create-cancelled").await?;
     assert_eq!((world.begun("create-found"), world.begun("create-again"), world.begun("create-cancelled")), (1, 1, 0));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_that_the_server_turns_away_is_not_told_before_the_sandbox_is_gone() -> Result<()> {
+    let proxy = FaultyProxy::start(&server().await?.domain(), SEED, 0).await?;
+    let world = World::with("removals", json!({}), json!({"endpoint": proxy.url()})).await?;
+    // The process ends politely; what it began is deaf.
+    let text = "sh -c \"trap '' TERM; sleep 600\" & trap 'exit 4' TERM; while :; do sleep 1 & wait $!; done";
+    world.script("removed-late", text, json!({})).await?;
+    world.running("removed-late").await?;
+    for _ in 0..2 {
+        proxy.strike("DELETE", "", 0, Fate::TurnedAway);
+    }
+    world.cancel("removed-late").await?;
+    let job = world.succeeded("removed-late", "False", "Cancelled").await?;
+    assert!(world.of_job(&uid(&job)).await?.is_empty(), "the end is written once the sandbox is gone");
+    assert_eq!((proxy.struck(), exit_code(&job)), (2, Some(4)));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_mode_entrypoint_a_create_without_an_answer_is_found_and_never_sent_again() -> Result<()> {
+    let proxy = FaultyProxy::start(&server().await?.domain(), SEED, 0).await?;
+    let parameters = json!({"endpoint": proxy.url(), "createTimeout": "9s", "createWindow": "10s", "executionMode": "Entrypoint"});
+    let world = World::with("entry-faults", json!({}), parameters).await?;
+    for (name, fate) in [("entry-answer", Fate::AnswerLost), ("entry-replaced", Fate::AnswerReplaced), ("entry-hangs", Fate::AnswerHangs)] {
+        let struck = proxy.struck();
+        proxy.strike("POST", "/sandboxes", 0, fate);
+        let job = world.script(name, "sleep 3; exit 6", json!({})).await?;
+        world.succeeded(name, "False", "ProcessFailed").await?;
+        assert_eq!((proxy.struck(), world.begun(name)), (struck + 1, 1), "{name}");
+        world.nothing_left(&uid(&job)).await?;
+    }
     Ok(())
 }
 
