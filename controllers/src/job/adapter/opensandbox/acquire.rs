@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_opensandbox::fence::State as Lock;
-use berth_opensandbox::fence::make_folder;
+use berth_opensandbox::fence::{State as Lock, make_folder};
 use berth_opensandbox::{Certainty, Command, CreateSandbox, Error, Failure as CallFailure, Outcome, Sandbox, State};
 use secrecy::SecretString;
 use tokio::time::Instant;

@@ -187,6 +187,7 @@ mod tests {
 
     use super::*;
 
+    #[derive(Debug)]
     struct Nobody;
 
     impl CallObserver for Nobody {

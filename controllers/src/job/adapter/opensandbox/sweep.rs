@@ -42,7 +42,9 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
         let Ok(term) = shared.tools.fence.admitted() else { continue };
         shared.begin_term(term);
         let mut current = HashMap::new();
-        for parameters in shared.tools.parameters.list() {
+        let all = shared.tools.parameters.list();
+        let listed: HashSet<String> = all.iter().map(|parameters| parameters.uid.to_string()).collect();
+        for parameters in all {
             let spec = Arc::new(parameters.object.spec.clone());
             let Ok(endpoint) = shared.endpoint(&parameters.uid, &parameters.key.name, &spec) else { continue };
             let before = match rounds.remove(&*parameters.uid) {
@@ -65,7 +67,6 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
         }
         rounds = current;
         // What is gone keeps no key. Jobs that are on it still have theirs.
-        let listed: HashSet<String> = shared.tools.parameters.list().iter().map(|parameters| parameters.uid.to_string()).collect();
         lock(&shared.endpoints).retain(|uid, _| listed.contains(uid));
     }
 }
