@@ -96,7 +96,7 @@ impl World {
         world.serve().await?;
         let soon = |key: &str| json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2});
         world.class("quick", json!({"terminationGracePeriodSeconds": 3}), json!({"minLossConfirmationAge": "1s"})).await?;
-        world.class("hasty", json!({"terminationGracePeriodSeconds": 3, "imagePull": {"failureGracePeriod": "3s"}}), json!({})).await?;
+        world.class("hasty", json!({"terminationGracePeriodSeconds": 3, "imagePull": {"failureGracePeriod": "6s"}}), json!({})).await?;
         let tolerations = [soon("unreachable"), soon("not-ready")];
         world.class("impatient", json!({"terminationGracePeriodSeconds": 3, "tolerations": tolerations}), json!({})).await?;
         Ok(world)
