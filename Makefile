@@ -54,7 +54,7 @@ apiserver: controlplane helm ## The suite on a real kube-apiserver; ARGS="name" 
 	$(BUILD)
 	$(TEST) --package berth-tests --test apiserver -- $(ARGS)
 
-opensandbox: prerequisites ## The suite on a real opensandbox-server (PyPI) and Docker engine, as root; EXECD_BINARY=FILE takes the real execd
+opensandbox: prerequisites ## The suite on a real opensandbox-server (PyPI) and Docker engine, as root; EXECD_BINARY=FILE takes the real execd, BERTH_SEED=N other faults
 	$(BUILD)
 	$(SANDBOXED) --no-run
 	$(SANDBOXED_AT_ONCE) $(ARGS)

@@ -267,8 +267,22 @@ pub fn nothing_was_refused(plane: &ControlPlane, user: &str) -> Result<()> {
 
 /// What was seen of Jobs.
 pub struct History {
-    states: tokio::sync::mpsc::UnboundedReceiver<Value>,
+    states: tokio::sync::mpsc::UnboundedReceiver<Glimpse>,
     task: tokio::task::JoinHandle<()>,
+}
+
+/// One Job, as it was seen once.
+struct Glimpse {
+    job: Value,
+    is_gone: bool,
+}
+
+/// A change of one Job.
+pub struct JobChange {
+    /// None: it was not seen before.
+    pub old: Option<Value>,
+    /// None: it is gone.
+    pub new: Option<Value>,
 }
 
 impl History {
@@ -278,9 +292,13 @@ impl History {
         let task = tokio::spawn(async move {
             let mut events = watcher(jobs, watcher::Config::default()).default_backoff().boxed();
             while let Some(event) = events.next().await {
-                if let Ok(Event::Apply(job) | Event::InitApply(job)) = event
-                    && let Ok(job) = serde_json::to_value(&job)
-                    && sender.send(job).is_err()
+                let (job, is_gone) = match event {
+                    Ok(Event::Apply(job) | Event::InitApply(job)) => (job, false),
+                    Ok(Event::Delete(job)) => (job, true),
+                    _ => continue,
+                };
+                if let Ok(job) = serde_json::to_value(&job)
+                    && sender.send(Glimpse { job, is_gone }).is_err()
                 {
                     return;
                 }
@@ -290,20 +308,29 @@ impl History {
     }
 
     /// Ends it; fails if a change broke an invariant. Answers how many changes there were.
-    pub fn end(mut self) -> Result<usize> {
+    pub fn end(self) -> Result<usize> {
+        Ok(self.changes()?.iter().filter(|change| change.old.is_some() && change.new.is_some()).count())
+    }
+
+    /// The same; answers the changes.
+    pub fn changes(mut self) -> Result<Vec<JobChange>> {
         self.task.abort();
         let mut last: BTreeMap<String, Value> = BTreeMap::new();
-        let mut changes = 0;
-        while let Ok(job) = self.states.try_recv() {
+        let mut changes = Vec::new();
+        while let Ok(Glimpse { job, is_gone }) = self.states.try_recv() {
             let uid = job["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-            if let Some(old) = last.get(&uid) {
+            if is_gone {
+                changes.push(JobChange { old: last.remove(&uid), new: None });
+                continue;
+            }
+            let old = last.insert(uid, job.clone());
+            if let Some(old) = &old {
                 let wrong = broken(old, &job);
                 if !wrong.is_empty() {
                     bail!("{wrong:?}: {old} became {job}");
                 }
-                changes += 1;
             }
-            last.insert(uid, job);
+            changes.push(JobChange { old, new: Some(job) });
         }
         Ok(changes)
     }

@@ -11,10 +11,8 @@ use berth_tests::opensandbox::API_KEY;
 use berth_tests::poll::{PATIENCE, until};
 use secrecy::SecretString;
 
-use crate::faulty::FaultyProxy;
+use crate::faulty::{FaultyProxy, seed};
 use crate::world::{TOKEN, World, command, run};
-
-const SEED: u64 = 7;
 
 fn through(proxy: &FaultyProxy) -> Result<Client> {
     // The breaker would spare the server most of the faults.
@@ -25,7 +23,8 @@ fn through(proxy: &FaultyProxy) -> Result<Client> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_create_that_certainly_failed_made_nothing_and_one_that_was_answered_made_one() -> Result<()> {
     let world = World::new().await?;
-    let proxy = FaultyProxy::start(&world.server.domain(), SEED, 60).await?;
+    let seed = seed();
+    let proxy = FaultyProxy::start(&world.server.domain(), seed, 60).await?;
     let client = through(&proxy)?;
     let mut told = BTreeMap::new();
     for number in 0..12 {
@@ -34,7 +33,7 @@ async fn a_create_that_certainly_failed_made_nothing_and_one_that_was_answered_m
         let answer = client.create(&request).await;
         told.insert(number, answer.map_err(|error| error.certainty()));
     }
-    ensure!(proxy.struck() >= 3, "seed {SEED}: {} faults", proxy.struck());
+    ensure!(proxy.struck() >= 3, "seed {seed}: {} faults", proxy.struck());
     let mut counts = BTreeMap::new();
     for (number, answer) in &told {
         let mut metadata = world.metadata();
@@ -45,20 +44,28 @@ async fn a_create_that_certainly_failed_made_nothing_and_one_that_was_answered_m
             Err(Certainty::Definite | Certainty::Retryable) => made.is_empty(),
             Err(Certainty::Ambiguous) => made.len() <= 1,
         };
-        ensure!(allowed, "seed {SEED}, create {number}: {answer:?}, and {made:?}");
+        ensure!(allowed, "seed {seed}, create {number}: {answer:?}, and {made:?}");
         *counts.entry((format!("{:?}", answer.as_ref().err()), made.len())).or_insert(0) += 1;
     }
-    println!("seed {SEED}: {counts:?}");
+    println!("seed {seed}: {counts:?}");
     world.end().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_command_runs_once_whatever_becomes_of_the_answers() -> Result<()> {
+    for access in [Access::ServerProxy, Access::Direct] {
+        runs_once(access).await.with_context(|| format!("{access:?}"))?;
+    }
+    Ok(())
+}
+
+async fn runs_once(access: Access) -> Result<()> {
+    let seed = seed();
     let world = World::new().await?;
     let (sandbox, direct) = world.sandbox().await?;
-    let proxy = FaultyProxy::start(&world.server.domain(), SEED, 50).await?;
+    let proxy = FaultyProxy::start(&world.server.domain(), seed, 50).await?;
     let client = through(&proxy)?;
-    let find = || async { Ok(Some(client.execd(&sandbox.id, Access::ServerProxy, Some(TOKEN.into())).await?)) };
+    let find = || async { Ok(Some(client.execd(&sandbox.id, access, Some(TOKEN.into())).await?)) };
     let faulty = until("the address of execd", PATIENCE, find).await?;
     for number in 0..6 {
         let fence = Fence::new("/tmp", &format!("job-{number}"), "nonce")?;
@@ -75,9 +82,10 @@ async fn a_fenced_command_runs_once_whatever_becomes_of_the_answers() -> Result<
         });
         assert_eq!(ended.await?, 5);
     }
-    ensure!(proxy.struck() >= 5, "seed {SEED}: {} faults", proxy.struck());
+    ensure!(proxy.struck() >= 5, "seed {seed}: {} faults", proxy.struck());
+    ensure!((proxy.direct() > 5) == (access == Access::Direct), "{} requests went directly", proxy.direct());
     tokio::time::sleep(Duration::from_millis(300)).await; // for a late start that would be wrong
-    assert_eq!(run(&direct, "cat /tmp/runs").await?, "0\n1\n2\n3\n4\n5\n", "seed {SEED}, {} faults", proxy.struck());
-    println!("seed {SEED}: 6 commands, {} faults, 6 runs", proxy.struck());
+    assert_eq!(run(&direct, "cat /tmp/runs").await?, "0\n1\n2\n3\n4\n5\n", "seed {seed}, {} faults", proxy.struck());
+    println!("seed {seed}, {access:?}: 6 commands, {} faults, 6 runs", proxy.struck());
     world.end().await
 }

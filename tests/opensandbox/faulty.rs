@@ -1,20 +1,25 @@
-//! A proxy in front of a server, and so of its sandboxes through it, that loses, refuses and cuts by a seed.
+//! A proxy in front of a server, and of its sandboxes through it or directly, that loses, refuses, cuts and holds: by a seed, or on demand.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
+use berth_tests::opensandbox::API_KEY;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode, Uri, header};
+use hyper::header::{HeaderMap, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::random::Random;
@@ -30,6 +35,8 @@ pub enum Fate {
     Refused,
     /// 503, and it is not passed on: what overload looks like.
     TurnedAway,
+    /// It is passed on once the test lets it go, also if nobody waits for the answer any more.
+    Held,
     /// It takes effect, and the connection breaks before the answer.
     AnswerLost,
     /// It takes effect, and the answer is a plain 502: what a proxy in between makes of a broken connection.
@@ -40,13 +47,31 @@ pub enum Fate {
     AnswerHangs,
 }
 
-/// A fault on demand: of the requests that change something, or of those of one method and an end of the path, the one after `after` others.
+/// A fault on demand: of the requests that change something, or of those of one method and an end of the path, the one after `after` others, or each.
 struct Wanted {
     method: &'static str,
     path_end: &'static str,
     after: usize,
+    is_lasting: bool,
     fate: Fate,
 }
+
+impl Wanted {
+    fn is_meant(&self, method: &str, path: &str) -> bool {
+        path.ends_with(self.path_end) && if self.method.is_empty() { method != "GET" } else { method == self.method }
+    }
+}
+
+/// What chance goes by: `BERTH_SEED`, which a test that goes by it prints.
+pub fn seed() -> u64 {
+    const USUAL: u64 = 7;
+    let seed = std::env::var("BERTH_SEED").map_or(USUAL, |text| text.parse().expect("BERTH_SEED is a number"));
+    println!("BERTH_SEED={seed}");
+    seed
+}
+
+/// Between the path of a request to an execd that is reached directly, and its address.
+const DIRECT: &str = "/direct/";
 
 /// A running proxy; dropping it ends it.
 pub struct FaultyProxy {
@@ -64,11 +89,28 @@ struct Shared {
     /// What is to strike, before chance does.
     wanted: Mutex<Vec<Wanted>>,
     struck: AtomicUsize,
+    /// Nobody gets through.
+    is_down: AtomicBool,
+    /// The one key that it takes, in whose place the server gets its own; None lets every key pass.
+    key: Mutex<Option<String>>,
+    /// One for each held request that was let go.
+    released: Semaphore,
+    /// Where it is itself.
+    port: u16,
+    /// Requests that went to an execd at its own address.
+    direct: AtomicUsize,
 }
 
 impl FaultyProxy {
+    /// Starts one in front of `HOST:PORT` that strikes on demand only.
+    pub async fn quiet(upstream: &str) -> Result<Self> {
+        Self::start(upstream, 0, 0).await
+    }
+
     /// Starts one in front of `HOST:PORT`.
     pub async fn start(upstream: &str, seed: u64, percent: usize) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
             client: Client::builder(TokioExecutor::new()).build_http(),
@@ -76,9 +118,12 @@ impl FaultyProxy {
             percent,
             wanted: Mutex::default(),
             struck: AtomicUsize::default(),
+            is_down: AtomicBool::default(),
+            key: Mutex::default(),
+            released: Semaphore::new(0),
+            port,
+            direct: AtomicUsize::default(),
         });
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let port = listener.local_addr()?.port();
         let stop = CancellationToken::new();
         let (stopped, served) = (stop.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
@@ -102,7 +147,33 @@ impl FaultyProxy {
 
     /// Strikes one request: of that method, or of any that changes something if that is empty, whose path ends so, the one after `after` others.
     pub fn strike(&self, method: &'static str, path_end: &'static str, after: usize, fate: Fate) {
-        self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(Wanted { method, path_end, after, fate });
+        self.shared.want(Wanted { method, path_end, after, is_lasting: false, fate });
+    }
+
+    /// Strikes every such request, until [`forget`](Self::forget).
+    pub fn strike_all(&self, method: &'static str, path_end: &'static str, fate: Fate) {
+        self.shared.want(Wanted { method, path_end, after: 0, is_lasting: true, fate });
+    }
+
+    /// Lets so many held requests go.
+    pub fn release(&self, count: usize) {
+        self.shared.released.add_permits(count);
+    }
+
+    /// Whether nobody gets through.
+    pub fn set_down(&self, is_down: bool) {
+        self.shared.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    /// Takes no other key from now on: what a server does whose keys are of tenants.
+    pub fn take_key(&self, key: &str) {
+        *self.shared.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.to_owned());
+    }
+
+    /// How many requests went to an execd at its own address, which the server told by way of this proxy.
+    #[must_use]
+    pub fn direct(&self) -> usize {
+        self.shared.direct.load(Ordering::Relaxed)
     }
 
     /// What was asked for and has not struck yet is not asked for any more.
@@ -119,6 +190,9 @@ impl FaultyProxy {
 
 /// An error makes hyper close the connection without an answer.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>> {
+    if shared.is_down.load(Ordering::Relaxed) {
+        return Err(anyhow!("down by the test"));
+    }
     let fate = match shared.demand(request.method().as_str(), request.uri().path()) {
         Some(fate) => fate,
         None => shared.draw(),
@@ -130,47 +204,95 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let payload = incoming.collect().await?.to_bytes();
     match fate {
         Fate::Refused => return Err(anyhow!("refused by the test")),
-        Fate::TurnedAway => return plain(StatusCode::SERVICE_UNAVAILABLE),
+        Fate::TurnedAway => return plain(StatusCode::SERVICE_UNAVAILABLE, b"by the test"),
         _ => {}
     }
-    parts.uri =
-        Uri::builder().scheme("http").authority(shared.upstream.as_str()).path_and_query(parts.uri.path_and_query().map_or("/", |all| all.as_str())).build()?;
+    let is_lookup = shared.route(&mut parts)?;
+    if !shared.admits(&mut parts.headers) {
+        return plain(StatusCode::UNAUTHORIZED, br#"{"code": "INVALID_API_KEY", "message": "by the test"}"#);
+    }
     for hop in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
         parts.headers.remove(hop);
     }
-    let client = shared.client.clone();
+    let sender = Arc::clone(&shared);
     // On a task of its own: what was sent takes effect even if the connection in front breaks meanwhile.
-    let mut response = tokio::spawn(async move { client.request(Request::from_parts(parts, Full::new(payload))).await }).await??;
+    let sent = tokio::spawn(async move {
+        if fate == Fate::Held {
+            sender.released.acquire().await?.forget();
+        }
+        anyhow::Ok(sender.client.request(Request::from_parts(parts, Full::new(payload))).await?)
+    });
+    let mut response = sent.await??;
     match fate {
         Fate::AnswerHangs => std::future::pending().await,
         Fate::AnswerLost => return Err(anyhow!("answer lost by the test")),
-        Fate::AnswerReplaced => return plain(StatusCode::BAD_GATEWAY),
+        Fate::AnswerReplaced => return plain(StatusCode::BAD_GATEWAY, b"by the test"),
         _ => {}
     }
     for hop in [header::CONNECTION, header::TRANSFER_ENCODING] {
         response.headers_mut().remove(hop);
     }
+    if is_lookup && response.status().is_success() {
+        return shared.by_way_of_here(response).await;
+    }
     Ok(response.map(BodyExt::boxed_unsync))
 }
 
-fn plain(status: StatusCode) -> Result<Response<Body>> {
-    let body = Full::new(Bytes::from_static(b"by the test")).map_err(|never: Infallible| match never {});
+fn plain(status: StatusCode, body: &'static [u8]) -> Result<Response<Body>> {
+    let body = Full::new(Bytes::from_static(body)).map_err(|never: Infallible| match never {});
     Ok(Response::builder().status(status).body(body.boxed_unsync())?)
 }
 
 impl Shared {
+    fn want(&self, wanted: Wanted) {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).push(wanted);
+    }
+
     fn demand(&self, method: &str, path: &str) -> Option<Fate> {
-        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant =
-            |wanted: &&mut Wanted| path.ends_with(wanted.path_end) && if wanted.method.is_empty() { method != "GET" } else { method == wanted.method };
-        let meant = wanted.iter_mut().find(is_meant)?;
+        let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = all.iter().position(|wanted| wanted.is_meant(method, path))?;
+        let meant = &mut all[index];
         if meant.after > 0 {
             meant.after -= 1;
             return None;
         }
-        let index = wanted.iter().position(|wanted| wanted.after == 0 && path.ends_with(wanted.path_end))?;
         self.struck.fetch_add(1, Ordering::Relaxed);
-        Some(wanted.remove(index).fate)
+        Some(if meant.is_lasting { meant.fate } else { all.remove(index).fate })
+    }
+
+    /// Whether that key is taken; then the server gets its own.
+    fn admits(&self, headers: &mut HeaderMap) -> bool {
+        let key = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((key, sent)) = key.as_ref().zip(headers.get_mut("open-sandbox-api-key")) else { return true };
+        let is_taken = sent == key.as_str();
+        *sent = HeaderValue::from_static(API_KEY);
+        is_taken
+    }
+
+    /// Where a request goes. True if it asks where an execd is to be reached directly.
+    fn route(&self, parts: &mut Parts) -> Result<bool> {
+        let path = parts.uri.path_and_query().map_or("/", |all| all.as_str()).to_owned();
+        let (authority, path) = match path.strip_prefix(DIRECT).and_then(|rest| rest.split_once('/')) {
+            Some((authority, rest)) => {
+                self.direct.fetch_add(1, Ordering::Relaxed);
+                (authority.to_owned(), format!("/{rest}"))
+            }
+            None => (self.upstream.clone(), path),
+        };
+        let is_lookup = parts.method == Method::GET && path.contains("/endpoints/") && !path.contains("use_server_proxy=true");
+        parts.uri = Uri::builder().scheme("http").authority(authority).path_and_query(path).build()?;
+        Ok(is_lookup)
+    }
+
+    /// The address of an execd, by way of this proxy.
+    async fn by_way_of_here(&self, response: Response<Incoming>) -> Result<Response<Body>> {
+        let (mut parts, body) = response.into_parts();
+        let mut told: Value = serde_json::from_slice(&body.collect().await?.to_bytes())?;
+        let address = told["endpoint"].as_str().context("an address")?;
+        told["endpoint"] = format!("127.0.0.1:{}{DIRECT}{address}", self.port).into();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let body = Full::new(Bytes::from(told.to_string())).map_err(|never: Infallible| match never {});
+        Ok(Response::from_parts(parts, body.boxed_unsync()))
     }
 
     fn draw(&self) -> Fate {

@@ -300,6 +300,7 @@ fn steps(served: &Served, class: &str, adapter: &'static str) {
         Step::StartedTwice,
         Step::Reattached,
         Step::Swept,
+        Step::DoubleRemoved,
         Step::AnswerLost,
         Step::Conflict,
     ];

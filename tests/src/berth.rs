@@ -151,6 +151,12 @@ impl Berth {
         self.process.log()
     }
 
+    /// The file that [`log`](Self::log) is read from.
+    #[must_use]
+    pub fn log_file(&self) -> &Path {
+        self.process.log_file()
+    }
+
     /// SIGTERM, then waits for the end.
     pub async fn terminate(mut self) -> Result<(ExitStatus, String)> {
         self.process.terminate()?;

@@ -11,6 +11,7 @@ pub mod helm;
 pub mod https;
 pub mod image;
 pub mod job_conformance;
+pub mod job_matrix;
 pub mod job_oracle;
 pub mod kubelet;
 pub mod kubelet_logs;

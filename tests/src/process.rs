@@ -57,6 +57,12 @@ impl Guarded {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
+    /// The file that [`log`](Self::log) is read from.
+    #[must_use]
+    pub fn log_file(&self) -> &Path {
+        &self.log
+    }
+
     /// The exit status if the child has ended.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)

@@ -4,6 +4,7 @@
 mod arrows;
 mod files;
 mod generated;
+mod job_matrix;
 mod specification;
 
 /// Fails with one line per violation.

@@ -41,7 +41,8 @@ const START: &str = r#"trap : HUP INT TERM; __berth=; { read __berth < "$1.insta
 if ( set -C; echo $$ > "$1" ) 2>/dev/null; then ( shift 2; exec "$@" ); __berth=$?; echo "exit $__berth" >> "$1"; exit $__berth; fi
 [ -e "$1" ] || exit 125; exit 124"#;
 
-/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory.
+/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory, in
+/// one file of cgroup v2 or another of v1.
 const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
 p=; e=; { read p; read e; } 2>/dev/null < "$l"
 if [ -z "$e" ]; then
@@ -50,7 +51,9 @@ if [ -z "$e" ]; then
   if kill -0 "$p" 2>/dev/null; then echo running; exit; fi
   { read p; read e; } < "$l"; if [ -z "$e" ]; then echo lost; exit; fi
 fi
-o=; { while read k v; do if [ "$k" = oom_kill ] && [ "$v" != 0 ]; then o=" oom"; fi; done < /sys/fs/cgroup/memory.events; } 2>/dev/null
+o=; for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+  { while read k v; do if [ "$k" = oom_kill ] && [ "$v" != 0 ]; then o=" oom"; fi; done < "$f"; } 2>/dev/null
+done
 if [ -e "$l.stop" ]; then e="stopped ${e#exit }"; fi
 echo "$e$o""#;
 

@@ -60,6 +60,8 @@ pub enum Step {
     StartedTwice,
     /// What was left of a Job that is gone was removed.
     Swept,
+    /// What a Job had beside its recorded execution, and never ran, was removed.
+    DoubleRemoved,
     /// A write had no answer.
     AnswerLost,
     /// A write met a newer version, or another leader.

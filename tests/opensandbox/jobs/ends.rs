@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use berth_tests::poll::{PATIENCE, until};
+use berth_tests::poll::PATIENCE;
 use serde_json::json;
 
-use super::world::{LONG, World};
-use crate::job_world::{condition, exit_code, succeeded, uid};
+use super::world::{World, shows};
+use crate::job_world::{History, condition, exit_code, succeeded, uid};
 
 /// Name, argv, status and reason of Succeeded, exit code.
 type Row<'a> = (&'a str, &'a [&'a str], (&'a str, &'a str), Option<i32>);
@@ -15,6 +15,7 @@ type Row<'a> = (&'a str, &'a [&'a str], (&'a str, &'a str), Option<i32>);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_end_by_themselves_with_their_code() -> Result<()> {
     let world = World::new("codes").await?;
+    let history = History::of(world.jobs.clone());
     let rows: [Row; 5] = [
         ("code-7", &["sh", "-c", "exit 7"], ("False", "ProcessFailed"), Some(7)),
         ("code-absent", &["/no/such/program"], ("False", "ProcessFailed"), Some(127)),
@@ -43,7 +44,8 @@ async fn processes_end_by_themselves_with_their_code() -> Result<()> {
     world.succeeded("code-long", "True", "Completed").await?;
     let refused = world.succeeded("code-folder", "False", "StartFailed").await?;
     assert_eq!((exit_code(&refused), refused.status.as_ref().and_then(|status| status.start_time.as_ref())), (None, None));
-    world.nothing_left(&uid(&refused)).await
+    world.nothing_left(&uid(&refused)).await?;
+    shows(history, &[&world], "ends::processes_end_by_themselves_with_their_code")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,6 +67,7 @@ async fn a_sandbox_whose_process_runs_for_longer_than_its_lease_is_renewed_and_i
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_is_told_once_it_is_certain_with_the_code_if_there_was_one() -> Result<()> {
     let world = World::new("stops").await?;
+    let history = History::of(world.jobs.clone());
     let polite = "trap 'exit 0' TERM; while :; do sleep 1 & wait; done";
     world.script("stop-polite", polite, json!({})).await?;
     world.script("stop-stubborn", "trap '' TERM; while :; do sleep 1; done", json!({})).await?;
@@ -91,7 +94,7 @@ async fn a_stop_is_told_once_it_is_certain_with_the_code_if_there_was_one() -> R
     world.succeeded("stop-over", "True", "Completed").await?;
     world.cancel("stop-over").await?;
     world.gone("stop-over").await?;
-    Ok(())
+    shows(history, &[&world], "ends::a_stop_is_told_once_it_is_certain_with_the_code_if_there_was_one")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,24 +137,27 @@ async fn what_is_missing_is_waited_for_and_what_is_not_allowed_is_told() -> Resu
     closed.until("waits-empty", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "Unsupported".into())).await?;
     closed.job("waits-odd", &["true"], json!({"task": {"env": [{"name": "A.B", "value": "x"}]}})).await?;
     closed.until("waits-odd", "refused", PATIENCE, |job| condition(job, "Accepted") == ("False".into(), "Unsupported".into())).await?;
-    Ok(())
+    world.tells_no_secret(crate::world::server().await?, super::world::berth().await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_beyond_the_limit_ends_the_process_and_not_the_sandbox() -> Result<()> {
     let world = World::new("memory").await?;
+    let history = History::of(world.jobs.clone());
     world.job("memory", &["sh", "-c", "tail /dev/zero"], json!({"resources": {"limits": {"memory": "32Mi"}}})).await?;
     let job = world.succeeded("memory", "False", "ProcessFailed").await?;
     assert_eq!(exit_code(&job), Some(137));
-    let result = job.status.and_then(|status| status.result).context("no result")?;
-    println!("the result's reason is {:?}", result.reason);
-    until("no sandbox", LONG, || async { Ok(world.of_job(job.metadata.uid.as_deref().unwrap_or_default()).await?.is_empty().then_some(())) }).await
+    let result = job.status.as_ref().and_then(|status| status.result.as_ref()).context("no result")?;
+    assert_eq!(result.reason.as_deref(), Some("OOMKilled"));
+    world.nothing_left(&uid(&job)).await?;
+    shows(history, &[&world], "ends::memory_beyond_the_limit_ends_the_process_and_not_the_sandbox")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_mode_entrypoint_the_sandbox_is_the_process() -> Result<()> {
     let world = World::with("entrypoint", json!({}), json!({"executionMode": "Entrypoint"})).await?;
-    world.script("entry-0", "[ \"$A.\" = 'b c.' ]", json!({"task": {"env": [{"name": "A", "value": "b c"}]}})).await?;
+    let history = History::of(world.jobs.clone());
+    world.script("entry-0", "sleep 4; [ \"$A.\" = 'b c.' ]", json!({"task": {"env": [{"name": "A", "value": "b c"}]}})).await?;
     world.script("entry-7", "sleep 2; exit 7", json!({})).await?;
     world.script("entry-stopped", "sleep 600", json!({})).await?;
     world.script("entry-lost", "sleep 600", json!({})).await?;
@@ -171,13 +177,14 @@ async fn in_mode_entrypoint_the_sandbox_is_the_process() -> Result<()> {
         assert_eq!((exit_code(&job), world.begun(name), kinds.as_slice()), (code, 1, ["Instance", "Sandbox"].as_slice()), "{name}");
         world.nothing_left(&uid(&job)).await?;
     }
-    Ok(())
+    shows(history, &[&world], "ends::in_mode_entrypoint_the_sandbox_is_the_process")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_mode_entrypoint_what_certainly_never_ran_is_told_so() -> Result<()> {
     let parameters = json!({"executionMode": "Entrypoint", "createTimeout": "8s", "createWindow": "10s"});
     let world = World::with("entry-never", json!({}), parameters).await?;
+    let history = History::of(world.jobs.clone());
     // Nobody listens there.
     let absent = json!({"task": {"image": "127.0.0.1:9/none:1"}});
     world.job("entry-unpulled", &["true"], absent.clone()).await?;
@@ -193,5 +200,5 @@ async fn in_mode_entrypoint_what_certainly_never_ran_is_told_so() -> Result<()> 
         world.delete(name).await?;
         world.gone(name).await?;
     }
-    Ok(())
+    shows(history, &[&world], "ends::in_mode_entrypoint_what_certainly_never_ran_is_told_so")
 }

@@ -9,30 +9,38 @@ use berth_tests::poll::{PATIENCE, stays, until};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 
-use super::world::{LONG, NAMESPACE, World};
-use crate::job_world::{condition, exit_code, uid};
+use super::world::{LONG, NAMESPACE, World, shows};
+use crate::job_world::{History, condition, exit_code, uid};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_sandbox_is_unknown_and_goes_on_or_is_cancelled() -> Result<()> {
     let world = World::new("pauses").await?;
-    world.script("pause-resumed", "sleep 20", json!({})).await?;
+    let history = History::of(world.jobs.clone());
+    let names = ["pause-resumed", "pause-cancelled", "pause-deleted"];
+    world.script("pause-resumed", &world.wait_at("pause"), json!({})).await?;
     world.script("pause-cancelled", "sleep 600", json!({})).await?;
+    let deleted = uid(&world.script("pause-deleted", "sleep 600", json!({})).await?);
     let mut ids = Vec::new();
-    for name in ["pause-resumed", "pause-cancelled"] {
+    for name in names {
         let id = world.sandbox(&uid(&world.running(name).await?)).await?.id;
         world.sandboxes.pause(&id).await?;
         ids.push(id);
     }
-    for name in ["pause-resumed", "pause-cancelled"] {
+    for name in names {
         let job = world.succeeded(name, "Unknown", "ResultUnknown").await?;
         assert_eq!(condition(&job, "BackendObserved"), ("False".into(), "BackendPaused".into()), "{name}");
     }
     world.cancel("pause-cancelled").await?;
+    world.delete("pause-deleted").await?;
     world.sandboxes.resume(&ids[0]).await?;
+    world.succeeded("pause-resumed", "Unknown", "Running").await?;
+    world.counter.open("pause");
     let resumed = world.succeeded("pause-resumed", "True", "Completed").await?;
     assert_eq!((exit_code(&resumed), world.begun("pause-resumed")), (Some(0), 1));
     world.succeeded("pause-cancelled", "False", "Cancelled").await?;
-    Ok(())
+    world.gone("pause-deleted").await?;
+    world.nothing_left(&deleted).await?;
+    shows(history, &[&world], "losses::a_paused_sandbox_is_unknown_and_goes_on_or_is_cancelled")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +67,7 @@ async fn what_is_taken_away_is_lost_once_that_is_certain() -> Result<()> {
     world.nothing_left(&uid(&job)).await
 }
 
-fn twin(of: &Metadata) -> CreateSandbox {
+pub fn twin(of: &Metadata) -> CreateSandbox {
     CreateSandbox {
         image: berth_opensandbox::Image { uri: berth_tests::opensandbox::BUSYBOX.to_owned(), auth: None },
         entrypoint: ["tail", "-f", "/dev/null"].map(str::to_owned).to_vec(),

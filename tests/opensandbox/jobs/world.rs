@@ -1,9 +1,10 @@
 //! Jobs on OpenSandbox: a real API server, `berth serve` with the chart's own rights, and the suite's server, whose sandboxes tell the test that they begin.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,19 +12,21 @@ use berth_controllers::job::adapter::opensandbox::names::META_JOB_UID;
 use berth_controllers::job::api::{Job, JobClass};
 use berth_opensandbox::{Client as Sandboxes, Metadata, Sandbox};
 use berth_tests::berth::{Berth, Serve};
-use berth_tests::controlplane::ControlPlane;
+use berth_tests::controlplane::{ADMIN, ControlPlane};
 use berth_tests::helm::Helm;
 use berth_tests::job_conformance::merge;
+use berth_tests::job_matrix;
 use berth_tests::opensandbox::{API_KEY, BUSYBOX, Server};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::release::{Account, apply};
-use k8s_openapi::api::core::v1::{Event, Secret};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
-use crate::job_world::{self, succeeded};
+use super::canaries;
+use crate::job_world::{self, History, succeeded};
 use crate::world::server;
 
 pub const GROUP: &str = "execution.ayatori.ddupan.top";
@@ -34,57 +37,74 @@ pub const RELEASE: &str = "sandbox-release";
 const KEY_SECRET: &str = "opensandbox-key";
 /// One that a test may fill with what it likes.
 pub const OTHER_SECRET: &str = "other-key";
+/// The same for another test.
+pub const TENANT_SECRET: &str = "tenant-key";
 /// The Secret with the installation's identity, as the chart names it.
 pub const INSTALLATION: &str = "sandbox-release/berth-installation";
 
-/// Counts who tells that it begins: `GET /NAME`. On a thread of its own: the tests that share it have a runtime each.
+/// Counts who tells that it begins: `GET /NAME`; and keeps who asks at a gate, `GET /gate/NAME`, until the test opens it. On a thread of its own: the tests
+/// that share it have a runtime each.
 pub struct Counter {
-    url: String,
-    begun: Arc<Mutex<BTreeMap<String, usize>>>,
+    port: u16,
+    told: Arc<Mutex<Told>>,
+}
+
+#[derive(Default)]
+struct Told {
+    begun: BTreeMap<String, usize>,
+    open: BTreeSet<String>,
+}
+
+fn told(of: &Mutex<Told>) -> MutexGuard<'_, Told> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Counter {
-    /// At an address that sandboxes reach by another name.
-    pub fn start(address: &str, reached: &str) -> Result<Self> {
-        let listener = TcpListener::bind((address, 0))?;
-        let url = format!("http://{reached}:{}", listener.local_addr()?.port());
-        let begun = Arc::<Mutex<BTreeMap<String, usize>>>::default();
-        let counts = Arc::clone(&begun);
+    pub fn start() -> Result<Self> {
+        let listener = TcpListener::bind(("0.0.0.0", 0))?;
+        let counter = Self { port: listener.local_addr()?.port(), told: Arc::default() };
+        let all = Arc::clone(&counter.told);
         std::thread::spawn(move || {
-            for stream in listener.incoming() {
+            // Each on a thread of its own: on a busy machine one takes its time, and the others do not wait for it.
+            for stream in listener.incoming().flatten() {
+                let all = Arc::clone(&all);
                 // Whoever leaves early is not counted.
-                let _ = stream.and_then(|stream| count(stream, &counts));
+                std::thread::spawn(move || count(stream, &all));
             }
         });
-        Ok(Self { url, begun })
+        Ok(counter)
     }
 
     /// How often `name` has begun.
     pub fn begun(&self, name: &str) -> usize {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied().unwrap_or_default()
+        told(&self.told).begun.get(name).copied().unwrap_or_default()
     }
 
-    /// Where to tell it, for whom this machine has that address.
-    pub fn url_at(&self, address: &str, name: &str) -> String {
-        format!("http://{address}:{}/{name}", self.url.rsplit(':').next().unwrap_or_default())
-    }
-
-    /// Shell text that tells it.
-    pub fn tell(&self, name: &str) -> String {
-        format!("wget -q -O /dev/null {}/{name}", self.url)
+    /// Lets those go on who wait at a gate.
+    pub fn open(&self, gate: &str) {
+        told(&self.told).open.insert(gate.to_owned());
     }
 }
 
-fn count(mut stream: TcpStream, counts: &Mutex<BTreeMap<String, usize>>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+fn count(mut stream: TcpStream, all: &Mutex<Told>) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut first = String::new();
     reader.read_line(&mut first)?;
     let mut line = String::new();
     while reader.read_line(&mut line)? > 2 {}
-    let name = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/').to_owned();
-    *counts.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default() += 1;
-    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
+    let path = first.split(' ').nth(1).unwrap_or_default().trim_start_matches('/');
+    let mut told = told(all);
+    let is_open = match path.strip_prefix("gate/") {
+        Some(gate) => told.open.contains(gate),
+        None => {
+            *told.begun.entry(path.to_owned()).or_default() += 1;
+            true
+        }
+    };
+    drop(told);
+    let code = if is_open { "200 OK" } else { "503 Closed" };
+    write!(stream, "HTTP/1.1 {code}\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n")
 }
 
 /// What the tests share that have no control plane of their own.
@@ -107,7 +127,7 @@ pub async fn shared() -> Result<&'static Shared> {
 /// Counts for all tests.
 async fn counter() -> Result<&'static Counter> {
     static COUNTER: OnceCell<Counter> = OnceCell::const_new();
-    COUNTER.get_or_try_init(|| async { Counter::start("0.0.0.0", &server().await?.engine.gateway().context("an engine without a network")?) }).await
+    COUNTER.get_or_try_init(|| async { Counter::start() }).await
 }
 
 /// Makes the namespaces, the Secrets with the key, and the account of a release of the chart that has the rights which OpenSandbox needs.
@@ -117,7 +137,7 @@ pub async fn prepare(plane: &ControlPlane) -> Result<Account> {
         apply(&client, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await?;
     }
     set_key(&client, KEY_SECRET, API_KEY).await?;
-    let secrets = [KEY_SECRET, OTHER_SECRET].map(|name| json!({"namespace": RELEASE, "name": name}));
+    let secrets = [KEY_SECRET, OTHER_SECRET, TENANT_SECRET].map(|name| json!({"namespace": RELEASE, "name": name}));
     let values = json!({"crds": {"install": false},
         "jobs": {"enabled": true, "openSandbox": {"enabled": true, "apiKeySecrets": secrets, "referenceNamespaces": [NAMESPACE]}}});
     let mut objects = Helm::new()?.rendered("sandboxed", RELEASE, &values)?;
@@ -131,20 +151,25 @@ pub async fn set_key(client: &Client, name: &str, key: &str) -> Result<()> {
     apply(client, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": RELEASE}, "stringData": {"key": key}})).await
 }
 
-/// The process that carries Jobs on `kubeconfig`'s server.
-pub fn serve(kubeconfig: &std::path::Path) -> Serve {
-    Serve::new(kubeconfig).arg("--jobs").arg(format!("--jobs-opensandbox={INSTALLATION}"))
+/// The process that carries Jobs on `kubeconfig`'s server. It says everything that it can say.
+pub fn serve(kubeconfig: &Path) -> Serve {
+    Serve::new(kubeconfig).arg("--jobs").arg(format!("--jobs-opensandbox={INSTALLATION}")).env("RUST_LOG", "trace")
 }
+
+static SERVES: OnceCell<Berth> = OnceCell::const_new();
 
 /// The process of all tests that do not kill it.
 pub async fn berth() -> Result<&'static Berth> {
-    static SERVES: OnceCell<Berth> = OnceCell::const_new();
     SERVES
         .get_or_try_init(|| async {
             let shared = shared().await?;
             serve(&shared.plane.kubeconfig(&shared.account.token)?).start_ready(shared.plane.scratch()).await
         })
         .await
+}
+
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
 
 /// One test's part: a class of its own.
@@ -156,6 +181,22 @@ pub struct World {
     pub class: String,
     /// The server's client.
     pub sandboxes: Sandboxes,
+    /// An administrator's.
+    pub kubeconfig: PathBuf,
+    /// By which its sandboxes reach this machine.
+    address: String,
+}
+
+/// What the shared process has said by the end of a test has no Secret in it; so the last test sees to the whole run's log.
+impl Drop for World {
+    fn drop(&mut self) {
+        let said = SERVES.get().map(canaries::in_new_log);
+        if let Some(Err(error)) = said
+            && !std::thread::panicking()
+        {
+            panic!("{error:#}");
+        }
+    }
 }
 
 impl World {
@@ -179,16 +220,29 @@ impl World {
         let mut parameters = json!({"endpoint": server.url(), "apiKeySecretRef": {"namespace": RELEASE, "name": KEY_SECRET, "key": "key"},
             "createTimeout": "20s", "createWindow": "25s", "orphanTTL": "2m", "leaseTTL": "1h"});
         merge(&mut parameters, in_parameters);
+        apply(&client, &object("OpenSandboxExecutionParameters", class, &parameters)).await?;
+        let world = Self {
+            counter: counter().await?,
+            jobs: Api::namespaced(client.clone(), NAMESPACE),
+            client,
+            class: class.to_owned(),
+            sandboxes: server.client()?,
+            kubeconfig: plane.kubeconfig(ADMIN)?,
+            address: server.engine.gateway().context("an engine without a network")?,
+        };
+        world.add_class(class, in_class).await?;
+        Ok(world)
+    }
+
+    /// Another class of the same parameters.
+    pub async fn add_class(&self, name: &str, more: Value) -> Result<()> {
         let mut spec = json!({"controllerName": format!("{GROUP}/opensandbox"), "secretDelivery": "ControllerResolved",
-            "parametersRef": {"group": GROUP, "kind": "OpenSandboxExecutionParameters", "name": class}});
-        merge(&mut spec, in_class);
-        let object = |kind: &str, spec: Value| json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": kind, "metadata": {"name": class}, "spec": spec});
-        apply(&client, &object("OpenSandboxExecutionParameters", parameters)).await?;
+            "parametersRef": {"group": GROUP, "kind": "OpenSandboxExecutionParameters", "name": self.class}});
+        merge(&mut spec, more);
         // Its plural is none that can be guessed.
-        let api: Api<JobClass> = Api::all(client.clone());
-        api.create(&PostParams::default(), &serde_json::from_value(object("JobClass", spec))?).await?;
-        let jobs = Api::namespaced(client.clone(), NAMESPACE);
-        Ok(Self { counter: counter().await?, client, jobs, class: class.to_owned(), sandboxes: server.client()? })
+        let api: Api<JobClass> = Api::all(self.client.clone());
+        api.create(&PostParams::default(), &serde_json::from_value(object("JobClass", name, &spec))?).await?;
+        Ok(())
     }
 
     /// Waits until the class says that its server answers.
@@ -213,13 +267,30 @@ impl World {
         let mut spec = json!({"jobClassName": self.class, "task": {"image": BUSYBOX, "command": argv},
             "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}});
         merge(&mut spec, extra);
-        let job = json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": "Job", "metadata": {"name": name}, "spec": spec});
-        Ok(self.jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?)
+        if spec["jobClassName"].is_null() {
+            spec.as_object_mut().context("an object")?.remove("jobClassName");
+        }
+        Ok(self.jobs.create(&PostParams::default(), &serde_json::from_value(object("Job", name, &spec))?).await?)
     }
 
     /// A Job that tells the test that it begins, and then runs shell text.
     pub async fn script(&self, name: &str, text: &str, extra: Value) -> Result<Job> {
-        self.job(name, &["sh", "-c", &format!("{}\n{text}", self.counter.tell(name))], extra).await
+        self.job(name, &["sh", "-c", &format!("{}\n{text}", self.tell(name))], extra).await
+    }
+
+    /// Shell text that tells the test that `name` begins.
+    pub fn tell(&self, name: &str) -> String {
+        format!("wget -q -O /dev/null http://{}:{}/{name}", self.address, self.counter.port)
+    }
+
+    /// Shell text that waits until the test opens a gate.
+    pub fn wait_at(&self, gate: &str) -> String {
+        format!("until wget -q -O /dev/null http://{}:{}/gate/{gate}; do sleep 0.2; done", self.address, self.counter.port)
+    }
+
+    /// Waits until the test was told `name`.
+    pub async fn told(&self, name: &str) -> Result<()> {
+        until(&format!("to be told {name}"), PATIENCE, || async { Ok((self.begun(name) > 0).then_some(())) }).await
     }
 
     pub fn begun(&self, name: &str) -> usize {
@@ -248,7 +319,7 @@ impl World {
 
     /// Waits until it runs, for which it must have begun.
     pub async fn running(&self, name: &str) -> Result<Job> {
-        until(&format!("{name} to begin"), PATIENCE, || async { Ok((self.begun(name) > 0).then_some(())) }).await?;
+        self.told(name).await?;
         self.succeeded(name, "Unknown", "Running").await
     }
 
@@ -288,16 +359,34 @@ impl World {
         secrets.create(&PostParams::default(), &serde_json::from_value(json!({"metadata": {"name": name}, "stringData": data}))?).await?;
         Ok(())
     }
+}
 
-    /// Everything that is written about Jobs: statuses, Events, the process's log.
-    pub async fn all_said(&self, log: &str) -> Result<String> {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let jobs = self.jobs.list(&ListParams::default()).await?;
-        let statuses: Vec<_> = jobs.items.iter().map(|job| &job.status).collect();
-        let events = events.list(&ListParams::default()).await?;
-        ensure!(!statuses.is_empty());
-        Ok(format!("{}\n{}\n{log}", serde_json::to_string(&statuses)?, serde_json::to_string(&events.items)?))
+/// Ends a history; fails if it broke an invariant, or if the Jobs of those worlds' classes have not shown what the matrix says of that test.
+pub fn shows(history: History, worlds: &[&World], test: &str) -> Result<()> {
+    let mut seen = BTreeSet::new();
+    for change in history.changes()? {
+        let Some(job) = change.new.as_ref().or(change.old.as_ref()) else { continue };
+        let class = job["spec"]["jobClassName"].as_str().unwrap_or_default();
+        if worlds.iter().any(|world| class == world.class || class.starts_with(&format!("{}-", world.class))) || class.is_empty() {
+            seen.extend(job_matrix::shown(change.old.as_ref(), change.new.as_ref())?);
+        }
     }
+    let missing: Vec<_> = job_matrix::missing(test, &seen).collect();
+    ensure!(missing.is_empty(), "{test} has not shown {missing:?}, but {seen:?}");
+    Ok(())
+}
+
+/// Waits until a server that no other test has, and its engine, have nothing at all: no sandbox, and no container of any kind.
+pub async fn nothing_is_left(server: &Server) -> Result<()> {
+    let (client, left) = (server.client()?, Mutex::new(String::new()));
+    let gone = until("nothing to be left of a server and its engine", PATIENCE, || async {
+        let sandboxes = client.list(&Metadata::new()).await?;
+        let containers = server.engine.run(&["ps", "--all", "--format", "{{.Names}} {{.Status}}"])?;
+        let is_empty = sandboxes.is_empty() && containers.is_empty();
+        *left.lock().unwrap_or_else(PoisonError::into_inner) = format!("{sandboxes:?} {containers}");
+        Ok(is_empty.then_some(()))
+    });
+    gone.await.with_context(|| left.lock().unwrap_or_else(PoisonError::into_inner).clone())
 }
 
 /// What a busy machine takes for a sandbox, a process and its end.

@@ -27,7 +27,8 @@ pub struct Jobs {
     started: IntCounterVec,
     finished: IntCounterVec,
     duplicates: IntCounterVec,
-    swept: IntCounter,
+    swept: IntCounterVec,
+    doubles: IntCounterVec,
     ambiguous: IntCounter,
     conflicts: IntCounter,
     reattached: IntCounterVec,
@@ -67,7 +68,12 @@ impl Jobs {
                 "Processes that a node began a second time in the same Pod, which nothing outside the node can prevent.",
                 OF,
             )?,
-            swept: d.counter("berth_job_orphans_swept_total", "Jobs that are gone and whose backend was still there and was removed.")?,
+            swept: d.counters("berth_job_orphans_swept_total", "Jobs that are gone and whose backend was still there and was removed.", &["adapter"])?,
+            doubles: d.counters(
+                "berth_job_doubles_removed_total",
+                "Sandboxes and Pods that a Job had beside the recorded one, which never ran its process, and that were removed.",
+                &["adapter"],
+            )?,
             ambiguous: d.counter("berth_job_ambiguous_total", "Writes about Jobs that had no answer; each was read before anything else was done.")?,
             conflicts: d.counter("berth_job_conflicts_total", "Steps that were refused since the Job, or what belongs to it, had changed or was gone.")?,
             reattached: d.counters("berth_job_reattached_total", "Executions that were seen again after nothing certain was known of them.", &["adapter"])?,
@@ -111,7 +117,8 @@ impl JobObserver for Jobs {
             Step::CleanedUp(time) => took(&self.delete, time),
             Step::Expired(time) => took(&self.ttl_lag, time),
             Step::StartedTwice => self.duplicates.with_label_values(of).inc(),
-            Step::Swept => self.swept.inc(),
+            Step::Swept => self.swept.with_label_values(&of[1..]).inc(),
+            Step::DoubleRemoved => self.doubles.with_label_values(&of[1..]).inc(),
             Step::AnswerLost => self.ambiguous.inc(),
             Step::Conflict => self.conflicts.inc(),
             Step::Reattached => self.reattached.with_label_values(&of[1..]).inc(),
@@ -231,13 +238,15 @@ mod tests {
         let second = Duration::from_secs(1);
         jobs.stepped(&group, &Step::Started(second));
         jobs.stepped(&group, &Step::Finished { reason: "Completed", ran: Some(second), stopped: None, overshot: None });
-        jobs.stepped(&Group::default(), &Step::Swept);
+        jobs.stepped(&group, &Step::Swept);
+        jobs.stepped(&group, &Step::DoubleRemoved);
         jobs.wrote("Pod", "patch");
         jobs.requested(&Request { adapter: "kubernetes", operation: Operation::Cancel, outcome: Outcome::Retry, took: second });
         assert_eq!(jobs.writes.with_label_values(&["Pod", "patch"]).get(), 1);
         assert_eq!(jobs.requests.with_label_values(&["kubernetes", "cancel", "retry"]).get_sample_count(), 1);
         assert_eq!(jobs.finished.with_label_values(&["small", "kubernetes", "Completed"]).get(), 1);
-        assert_eq!((jobs.started.with_label_values(&["small", "kubernetes"]).get(), jobs.swept.get()), (1, 1));
+        assert_eq!((jobs.started.with_label_values(&["small", "kubernetes"]).get(), jobs.swept.with_label_values(&["kubernetes"]).get()), (1, 1));
+        assert_eq!(jobs.doubles.with_label_values(&["kubernetes"]).get(), 1);
         assert_eq!(jobs.execution.with_label_values(&["small", "kubernetes"]).get_sample_count(), 1);
         assert_eq!(jobs.stop.with_label_values(&["small", "kubernetes"]).get_sample_count(), 0);
 

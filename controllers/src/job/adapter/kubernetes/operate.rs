@@ -105,6 +105,9 @@ impl Kubernetes {
         let known = self.cached(job);
         for pod in known.strays(recorded_pod(job)) {
             self.delete_pod(job, Operation::Delete, pod).await?;
+            if pod.object.deletion.is_none() {
+                self.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_KUBERNETES }, &Step::DoubleRemoved);
+            }
             self.let_go(job, pod).await?;
         }
         Ok(())

@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use super::page::Facts;
 use super::task::{Task, Trouble};
 use super::verdict::{Shown, of_entrypoint, of_lock};
+use crate::job::api::names::ADAPTER_OPENSANDBOX;
 use crate::job::machine::{Ending, Execution};
+use crate::job::measure::{Group, Step};
 
 /// How long a process may take to end by itself once it is asked to.
 const GRACE: Duration = Duration::from_secs(10);
@@ -132,6 +134,9 @@ impl Task {
         all.dedup();
         for id in all {
             self.remove(&id, facts).await?;
+            if self.recorded.sandbox.as_ref().is_some_and(|own| *own != id) {
+                self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_OPENSANDBOX }, &Step::DoubleRemoved);
+            }
         }
         if let (Some(why), Some(id)) = (facts.remains, &self.recorded.sandbox) {
             if !facts.removed {
