@@ -59,6 +59,7 @@ fn value_sets() -> Vec<(&'static str, Value)> {
             }),
         ),
         ("jobs", json!({"jobs": {"enabled": true}})),
+        ("sandboxes", json!({"jobs": {"enabled": true, "openSandbox": {"enabled": true, "apiKeySecrets": [{"namespace": "default", "name": "key"}]}}})),
         ("open", json!({"metrics": {"secure": false, "serviceMonitor": {"enabled": true}}})),
         ("self-signed", json!({"metrics": {"serviceMonitor": {"enabled": true}}})),
         ("runtimes", json!({"runtimes": runtimes(), "logging": {"format": "text"}})),
@@ -401,6 +402,45 @@ fn no_right_of_the_chart_reads_what_jobs_refer_to() -> Result<()> {
         // Its own configuration, by name.
         ensure!(!is_about("*") && !is_about("secrets") && (!is_about("configmaps") || rule["resourceNames"].is_array()), "{rule}");
     }
+    Ok(())
+}
+
+/// Of Secrets: its own identity, the API keys by their names, and in the namespaces that it is told what Jobs refer to. None is made or listed (ADR 0063).
+#[test]
+fn the_rights_to_secrets_are_those_of_the_values_and_no_more() -> Result<()> {
+    let keys = json!([{"namespace": "keys", "name": "a"}, {"namespace": "berth", "name": "b"}]);
+    let sandbox = json!({"enabled": true, "apiKeySecrets": keys, "referenceNamespaces": ["ci"]});
+    let objects = Helm::new()?.rendered("sandboxes", "berth", &json!({"jobs": {"enabled": true, "openSandbox": sandbox}}))?;
+    let mut granted = Vec::new();
+    for role in objects.iter().filter(|object| matches!(object["kind"].as_str(), Some("Role" | "ClusterRole"))) {
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            let is_about = |resource: &str| rule["resources"].as_array().into_iter().flatten().any(|named| named == resource);
+            ensure!(!is_about("*"), "{rule}");
+            if is_about("secrets") {
+                granted.push(json!([role["kind"], role["metadata"]["namespace"], rule["resourceNames"], rule["verbs"]]));
+            }
+        }
+    }
+    let expected = json!([
+        ["Role", "berth", ["berth-installation"], ["get", "patch"]],
+        ["Role", "keys", ["a"], ["get"]],
+        ["Role", "berth", ["b"], ["get"]],
+        ["Role", "ci", null, ["get"]],
+    ]);
+    let sorted = |rows: &[Value]| -> Vec<String> {
+        let mut rows: Vec<_> = rows.iter().map(Value::to_string).collect();
+        rows.sort_unstable();
+        rows
+    };
+    assert_eq!(sorted(&granted), sorted(expected.as_array().context("no rows")?));
+    let deployment = object(&objects, "Deployment", "berth").context("no Deployment")?;
+    let args = deployment["spec"]["template"]["spec"]["containers"][0]["args"].as_array().context("no args")?;
+    for arg in ["--jobs-opensandbox=berth/berth-installation", "--jobs-opensandbox-api-key=keys/a", "--jobs-opensandbox-api-key=berth/b"] {
+        ensure!(args.iter().any(|given| given == arg), "no {arg} in {args:?}");
+    }
+    let secrets: Vec<&Value> = objects.iter().filter(|object| object["kind"] == "Secret").collect();
+    let [secret] = secrets[..] else { anyhow::bail!("{secrets:?}") };
+    ensure!(secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" && secret["data"].is_null() && secret["stringData"].is_null(), "{secret}");
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "each suite uses its part of the world")]
 mod agents;
 mod chart;
+mod identity;
 mod image;
 #[path = "../apiserver/job_world.rs"]
 #[allow(dead_code, reason = "each suite uses its part of the world")]

@@ -21,9 +21,9 @@ fn sentences(page: &str) -> impl Iterator<Item = (&str, &str)> {
     cells.filter(|(number, _)| number.starts_with(|first: char| first.is_ascii_digit())).filter_map(|(number, rest)| Some((number, rest.split_once(" | ")?.1)))
 }
 
-/// Whether a sentence is kept by something: a test, a record, or an issue that is to come.
+/// Whether a sentence is kept by something: a test or a record.
 fn is_kept(kept: &str) -> bool {
-    functions(kept).next().is_some() || kept.contains("](adr/") || kept == "issue of the OpenSandbox adapter"
+    functions(kept).next().is_some() || kept.contains("](adr/")
 }
 
 #[test]

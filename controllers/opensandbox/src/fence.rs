@@ -7,10 +7,10 @@
 //!  start NONCE ──► 97   unless FILE.instance = NONCE: another disk, so not the sandbox that was recorded
 //!              ──► 124  FILE is there: somebody else's start has won
 //!              ──► 125  FILE can't be made
-//!              ──► FILE = pid; the command runs; FILE += "exit N"
-//!  query NONCE ──► other | none | starting | running | exit N | stopped N | lost | sealed; " oom" behind a code
+//!              ──► FILE = pid, and the sandbox's count of OOM kills; the command runs; FILE += "exit N"
+//!  query NONCE ──► other | none | starting | running | exit N | lost | sealed; behind "exit N" and "lost": " stopped", then " oom"
 //!  seal NONCE  ──► FILE = "sealed", unless it is there: no start wins any more; then as query
-//!  stop NONCE  ──► as seal; a command that has no code yet: FILE.stop, then a signal to its group
+//!  stop NONCE  ──► as seal; a command that has no code yet: FILE.stop, and only if that could be made a signal to its group
 //! ```
 //!
 //! What the command itself does to the files harms nobody but it.
@@ -27,8 +27,8 @@ pub const EXIT_STARTED_BEFORE: i32 = 124;
 /// What a start exits with where it can't make the lock.
 pub const EXIT_NO_LOCK: i32 = 125;
 
-/// The one variable of a start: an imported one stays exported when it is assigned to, so that no command may have one of that name.
-const VARIABLE: &str = "__berth";
+/// What the variables of a start begin with: an imported one stays exported when it is assigned to, so that no command may have one of such a name.
+const VARIABLES: &str = "__berth";
 /// Longest text that a start may be, in bytes: Linux takes 128 KiB for one word of execve(2), with its NUL, and execd's `sh -c` has it as one.
 pub const TEXT_BYTES_MAX: usize = 131_071;
 
@@ -38,33 +38,37 @@ const PLANT: &str = r#"( set -C; echo "$2" > "$1.instance" ) 2>/dev/null; read n
 /// `exec` in a subshell: a command is never taken for a builtin, and its signals are the default ones. The trap lets this shell outlive a TERM to
 /// the group, so that the end is recorded; it is there before anybody can see that it runs.
 const START: &str = r#"trap : HUP INT TERM; __berth=; { read __berth < "$1.instance"; } 2>/dev/null; [ "$__berth" = "$2" ] || exit 97
-if ( set -C; echo $$ > "$1" ) 2>/dev/null; then ( shift 2; exec "$@" ); __berth=$?; echo "exit $__berth" >> "$1"; exit $__berth; fi
+__berth_o=; for __berth_f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+  { while read __berth_k __berth_v; do if [ "$__berth_k" = oom_kill ]; then __berth_o=$__berth_v; fi; done < "$__berth_f"; } 2>/dev/null
+done
+if ( set -C; echo "$$ $__berth_o" > "$1" ) 2>/dev/null; then ( shift 2; exec "$@" ); __berth=$?; echo "exit $__berth" >> "$1"; exit $__berth; fi
 [ -e "$1" ] || exit 125; exit 124"#;
 
-/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory, in
-/// one file of cgroup v2 or another of v1.
+/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory since
+/// the start, in one file of cgroup v2 or another of v1. The mark of a stop is looked for last: it was there before whatever the stop brought about.
 const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
-p=; e=; { read p; read e; } 2>/dev/null < "$l"
+p=; c=; e=; { read p c; read e; } 2>/dev/null < "$l"
 if [ -z "$e" ]; then
   if [ "$p" = sealed ]; then echo sealed; exit; fi
   if [ -z "$p" ]; then if [ -e "$l" ]; then echo starting; else echo none; fi; exit; fi
   if kill -0 "$p" 2>/dev/null; then echo running; exit; fi
-  { read p; read e; } < "$l"; if [ -z "$e" ]; then echo lost; exit; fi
+  { read p c; read e; } < "$l"; if [ -z "$e" ]; then e=lost; fi
 fi
-o=; for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-  { while read k v; do if [ "$k" = oom_kill ] && [ "$v" != 0 ]; then o=" oom"; fi; done < "$f"; } 2>/dev/null
+x=; for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+  { while read k v; do if [ "$k" = oom_kill ]; then x=$v; fi; done < "$f"; } 2>/dev/null
 done
-if [ -e "$l.stop" ]; then e="stopped ${e#exit }"; fi
+o=; if [ "${x:-0}" != "${c:-0}" ]; then o=" oom"; fi
+if [ -e "$l.stop" ]; then e="$e stopped"; fi
 echo "$e$o""#;
 
 /// Only in the recorded instance; elsewhere there is nothing to keep from starting.
 const SEAL: &str = r#"n=; { read n < "$1.instance"; } 2>/dev/null; [ "$n" = "$2" ] && ( set -C; echo sealed > "$1" ) 2>/dev/null"#;
 
-/// The mark comes before the signal: a code that is recorded after it may be the stop's doing.
+/// The mark comes before the signal: a code that is recorded after it may be the stop's doing. Without a mark there is none.
 const STOP: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null
 if [ "$n" = "$2" ] && ! ( set -C; echo sealed > "$l" ) 2>/dev/null; then
-  p=; e=; { read p; read e; } 2>/dev/null < "$l"
-  if [ -z "$e" ] && [ "$p" != sealed ]; then : > "$l.stop"; if [ -n "$p" ]; then kill "-$3" "-$p" 2>/dev/null; fi; fi
+  p=; c=; e=; { read p c; read e; } 2>/dev/null < "$l"
+  if [ -z "$e" ] && [ "$p" != sealed ] && ( : > "$l.stop" ) 2>/dev/null && [ -n "$p" ]; then kill "-$3" "-$p" 2>/dev/null; fi
 fi"#;
 
 const FOLDER: &str = r#"[ -d "$1" ] || mkdir -p "$1""#;
@@ -85,7 +89,6 @@ fn script<'a>(text: &str, words: impl IntoIterator<Item = &'a str>) -> Result<St
 #[must_use]
 pub fn is_passed_on(name: &str) -> bool {
     const OF_SHELLS: &[&str] = &[
-        VARIABLE,
         "_",
         "COMP_WORDBREAKS",
         "DIRSTACK",
@@ -117,7 +120,14 @@ pub fn is_passed_on(name: &str) -> bool {
         "UID",
     ];
     let is_name = !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    is_name && !name.starts_with("BASH") && !OF_SHELLS.contains(&name)
+    is_name && !name.starts_with("BASH") && !name.starts_with(VARIABLES) && !OF_SHELLS.contains(&name)
+}
+
+/// Whether a code that execd tells of a start can only be its command's own. One that came too late, or could not make the lock, ends by 97, 124 or 125; a
+/// shell that fails (it can't fork, say) by 1, 2 or from 126 on, where no signal's are.
+#[must_use]
+pub fn is_of_command(code: i32) -> bool {
+    !matches!(code, EXIT_OTHER_INSTANCE | EXIT_STARTED_BEFORE | EXIT_NO_LOCK) && matches!(code, 0 | 3..126 | 129..=192)
 }
 
 /// The lock of one command.
@@ -144,11 +154,16 @@ pub enum State {
         code: i32,
         /// A stop was asked for before that was recorded.
         stopped: bool,
-        /// A process of the sandbox was ended for using too much memory.
+        /// A process of the sandbox was ended for using too much memory since it began.
         oom: bool,
     },
     /// It was started and runs no more; its code was not recorded.
-    Lost,
+    Lost {
+        /// A stop was asked for.
+        stopped: bool,
+        /// As of [`Exited`](Self::Exited).
+        oom: bool,
+    },
     /// It was never started and will not be.
     Sealed,
 }
@@ -242,12 +257,14 @@ impl State {
             "none" => Some(Self::NotStarted),
             "starting" => Some(Self::Starting),
             "running" => Some(Self::Running),
-            "lost" => Some(Self::Lost),
             "sealed" => Some(Self::Sealed),
             text => {
                 let (text, oom) = text.strip_suffix(" oom").map_or((text, false), |text| (text, true));
-                let (stopped, code) = text.strip_prefix("stopped ").map(|code| (true, code)).or_else(|| Some((false, text.strip_prefix("exit ")?)))?;
-                Some(Self::Exited { code: code.parse().ok()?, stopped, oom })
+                let (text, stopped) = text.strip_suffix(" stopped").map_or((text, false), |text| (text, true));
+                match text.strip_prefix("exit ") {
+                    Some(code) => Some(Self::Exited { code: code.parse().ok()?, stopped, oom }),
+                    None => (text == "lost").then_some(Self::Lost { stopped, oom }),
+                }
             }
         }
     }
@@ -261,7 +278,7 @@ impl fmt::Display for State {
             Self::Starting => f.write_str("starting"),
             Self::Running => f.write_str("running"),
             Self::Exited { code, .. } => write!(f, "exited {code}"),
-            Self::Lost => f.write_str("lost"),
+            Self::Lost { .. } => f.write_str("lost"),
             Self::Sealed => f.write_str("sealed"),
         }
     }

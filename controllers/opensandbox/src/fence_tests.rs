@@ -54,10 +54,15 @@ fn exited(code: i32, stopped: bool) -> State {
     State::Exited { code, stopped, oom: false }
 }
 
+fn lost(stopped: bool) -> State {
+    State::Lost { stopped, oom: false }
+}
+
 /// As the sandbox itself would tell; the machine of the test may have run out of memory before.
 fn state(folder: &tempfile::TempDir, fence: &Fence) -> State {
     match told(&run(folder, &fence.query().unwrap()).1) {
         State::Exited { code, stopped, .. } => exited(code, stopped),
+        State::Lost { stopped, .. } => lost(stopped),
         state => state,
     }
 }
@@ -124,7 +129,7 @@ fn what_is_sealed_never_starts_and_what_started_is_not_sealed() {
 #[test]
 fn a_running_command_is_running_a_terminated_one_has_its_code_and_a_killed_one_is_lost() {
     for (shell, folder) in shells() {
-        for (signal, wanted) in [("TERM", exited(143, false)), ("KILL", State::Lost)] {
+        for (signal, wanted) in [("TERM", exited(143, false)), ("KILL", lost(false))] {
             let fence = Fence::new(folder.path().to_str().unwrap(), signal, "n").unwrap();
             run(&folder, &fence.plant().unwrap());
             let text = fence.start(&words(&["sleep", "1000"])).unwrap();
@@ -132,7 +137,7 @@ fn a_running_command_is_running_a_terminated_one_has_its_code_and_a_killed_one_i
             wait_for(&folder, &fence, State::Running);
             let group = format!("-{}", child.id());
             let recorded = std::fs::read_to_string(folder.path().join(format!(".berth-{signal}"))).unwrap();
-            assert_eq!(recorded.trim(), child.id().to_string(), "{shell}: the recorded process leads the group");
+            assert_eq!(recorded.split_whitespace().next(), Some(child.id().to_string().as_str()), "{shell}: the recorded process leads the group");
             assert!(Command::new("kill").args(["-s", signal, "--", &group]).status().unwrap().success());
             child.wait().unwrap();
             wait_for(&folder, &fence, wanted);
@@ -159,7 +164,7 @@ fn a_stop_keeps_what_has_not_started_ends_what_runs_and_leaves_what_has_ended() 
 
         let polite = "trap 'exit 0' TERM; while :; do :; done";
         for (name, script, signal, wanted) in
-            [("polite", polite, Signal::Term, exited(0, true)), ("stubborn", "trap '' TERM; while :; do :; done", Signal::Kill, State::Lost)]
+            [("polite", polite, Signal::Term, exited(0, true)), ("stubborn", "trap '' TERM; while :; do :; done", Signal::Kill, lost(true))]
         {
             let fence = stopped(name);
             let mut child = command(&folder, &fence.start(&words(&["sh", "-c", script])).unwrap(), "").spawn().unwrap();
@@ -179,9 +184,65 @@ fn a_stop_keeps_what_has_not_started_ends_what_runs_and_leaves_what_has_ended() 
 #[test]
 fn a_state_is_read_as_it_is_printed() {
     assert_eq!(State::parse("exit 137 oom\n"), Some(State::Exited { code: 137, stopped: false, oom: true }));
-    assert_eq!(State::parse("stopped 0"), Some(exited(0, true)));
-    for text in ["", "exit", "exit x", "stopped ", "ok"] {
+    assert_eq!(State::parse("exit 0 stopped"), Some(exited(0, true)));
+    assert_eq!(State::parse("lost stopped oom"), Some(State::Lost { stopped: true, oom: true }));
+    for text in ["", "exit", "exit x", "stopped", "exit stopped", "lost oom stopped", "ok"] {
         assert_eq!(State::parse(text), None, "{text}");
+    }
+}
+
+/// The count of the machine's own cgroup, where it tells it.
+fn kills() -> Option<String> {
+    let events = std::fs::read_to_string("/sys/fs/cgroup/memory.events").ok()?;
+    events.lines().find_map(|line| line.strip_prefix("oom_kill ").map(str::to_owned))
+}
+
+#[test]
+fn only_what_the_kernel_has_killed_since_the_start_counts() {
+    for (shell, folder) in shells() {
+        let fence = fence(&folder, "n");
+        run(&folder, &fence.plant().unwrap());
+        run(&folder, &fence.start(&words(&["sh", "-c", "exit 3"])).unwrap());
+        let lock = folder.path().join(".berth-6f1c");
+        let text = std::fs::read_to_string(&lock).unwrap();
+        let (first, rest) = text.split_once('\n').unwrap();
+        let (pid, count) = first.split_once(' ').unwrap();
+        let Some(kills) = kills() else {
+            assert_eq!(count, "", "{shell}");
+            continue;
+        };
+        assert_eq!(count, kills, "{shell}");
+        let oom = || told(&run(&folder, &fence.query().unwrap()).1) == State::Exited { code: 3, stopped: false, oom: true };
+        assert!(!oom(), "{shell}: one of before the start is nobody's");
+        std::fs::write(&lock, format!("{pid} 1000000\n{rest}")).unwrap();
+        assert!(oom(), "{shell}: the count has changed since");
+    }
+}
+
+#[test]
+fn a_stop_that_cannot_leave_its_mark_signals_nobody() {
+    for (shell, folder) in shells() {
+        let fence = fence(&folder, "n");
+        run(&folder, &fence.plant().unwrap());
+        // A link to nowhere, which holds for root as well.
+        std::os::unix::fs::symlink("/absent/x", folder.path().join(".berth-6f1c.stop")).unwrap();
+        let mut child = command(&folder, &fence.start(&words(&["sh", "-c", "while :; do :; done"])).unwrap(), "").spawn().unwrap();
+        wait_for(&folder, &fence, State::Running);
+        assert_eq!(told(&run(&folder, &fence.stop(Signal::Kill).unwrap()).1), State::Running, "{shell}");
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(state(&folder, &fence), State::Running, "{shell}");
+        assert!(Command::new("kill").args(["-s", "KILL", "--", &format!("-{}", child.id())]).status().unwrap().success());
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_code_is_the_command_s_own_if_no_other_start_can_have_it() {
+    for code in [0, 3, 42, 123, 137, 143] {
+        assert!(is_of_command(code), "{code}");
+    }
+    for code in [-1, 1, 2, EXIT_OTHER_INSTANCE, EXIT_STARTED_BEFORE, EXIT_NO_LOCK, 126, 127, 128, 254, 255] {
+        assert!(!is_of_command(code), "{code}");
     }
 }
 
@@ -247,7 +308,7 @@ fn what_a_shell_takes_for_itself_is_not_passed_on() {
     for name in ["A", "n", "path_2", "HOME", "PATH", "TERM", "LANG", "_A", "PS3"] {
         assert!(is_passed_on(name), "{name}");
     }
-    for name in ["", "1A", "A.B", "A-B", "Ä", "__berth", "BASH_ENV", "BASHOPTS", "SHELLOPTS", "IFS", "PWD", "_"] {
+    for name in ["", "1A", "A.B", "A-B", "Ä", "__berth", "__berth_o", "BASH_ENV", "BASHOPTS", "SHELLOPTS", "IFS", "PWD", "_"] {
         assert!(!is_passed_on(name), "{name}");
     }
 }

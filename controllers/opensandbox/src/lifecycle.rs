@@ -48,6 +48,13 @@ impl Client {
         self.transport.send(operation, Peer::Server, request).await
     }
 
+    /// The server's time now, by the date of its last answer, right to a second and to how long that took; None before the first. Times that it is told, and
+    /// tells, are by this clock.
+    #[must_use]
+    pub fn server_time(&self) -> Option<Timestamp> {
+        self.transport.server_time()
+    }
+
     /// Whether the server answers. It says nothing of its runtime, nor of the key.
     pub async fn health(&self) -> Result<(), Error> {
         let request = self.transport.http.request(Method::GET, self.server.health()).timeout(self.transport.timeouts.call);

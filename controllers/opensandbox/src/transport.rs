@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -10,7 +10,9 @@ use failsafe::StateMachine;
 use failsafe::backoff::{EqualJittered, equal_jittered};
 use failsafe::failure_policy::{ConsecutiveFailures, consecutive_failures};
 use futures::StreamExt as _;
-use reqwest::header::HeaderValue;
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use reqwest::header::{DATE, HeaderValue};
 use reqwest::{RequestBuilder, Response};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -18,6 +20,7 @@ use rustls::{ClientConfig, RootCertStore};
 use secrecy::ExposeSecret as _;
 use serde::de::DeserializeOwned;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use crate::answer::refusal;
 use crate::error::{Cause, Error, Failure, Operation, TlsTrouble, Unsent};
@@ -116,6 +119,8 @@ pub(crate) struct Transport {
     places: Arc<Semaphore>,
     observer: Arc<dyn CallObserver>,
     circuit: StateMachine<ConsecutiveFailures<EqualJittered>, ()>,
+    /// The date of the server's last answer, and when it came.
+    dated: Mutex<Option<(Timestamp, Instant)>>,
 }
 
 /// Whom a call is for.
@@ -153,6 +158,7 @@ impl Transport {
             places: Arc::new(Semaphore::new(settings.concurrency.max(1))),
             observer: Arc::clone(&settings.observer),
             circuit: StateMachine::new(consecutive_failures(settings.breaker.failures.max(1), backoff), ()),
+            dated: Mutex::default(),
         })
     }
 
@@ -167,8 +173,8 @@ impl Transport {
         };
         let place = tokio::time::timeout(self.timeouts.place, Arc::clone(&self.places).acquire_owned()).await;
         let Ok(Ok(place)) = place else { return Err(Error::unsent(operation, Unsent::Busy)) };
-        let begun = tokio::time::Instant::now();
-        let answered = self.exchange(operation, request).await;
+        let begun = Instant::now();
+        let answered = self.exchange(operation, peer, request).await;
         self.observer.called(operation, answered.as_ref().err(), begun.elapsed());
         if peer == Peer::Server {
             self.judge(answered.as_ref().err());
@@ -176,8 +182,13 @@ impl Transport {
         Ok(Answer { response: answered?, operation, place })
     }
 
-    async fn exchange(&self, operation: Operation, request: RequestBuilder) -> Result<Response, Error> {
+    async fn exchange(&self, operation: Operation, peer: Peer, request: RequestBuilder) -> Result<Response, Error> {
         let response = request.send().await.map_err(|error| failure(operation, &error))?;
+        if peer == Peer::Server
+            && let Some(date) = response.headers().get(DATE).and_then(|date| rfc2822::parse(date.to_str().ok()?).ok())
+        {
+            *self.dated.lock().unwrap_or_else(PoisonError::into_inner) = Some((date.timestamp(), Instant::now()));
+        }
         if response.status().is_success() {
             return Ok(response);
         }
@@ -185,6 +196,12 @@ impl Transport {
         // Whatever becomes of the body, the status is an answer.
         let body = read(response, ERROR_BYTES_MAX).await.unwrap_or_default();
         Err(Error { operation, failure: Failure::Refused(refusal(status, &headers, &body)) })
+    }
+
+    /// The server's time now.
+    pub(crate) fn server_time(&self) -> Option<Timestamp> {
+        let (date, at) = (*self.dated.lock().unwrap_or_else(PoisonError::into_inner))?;
+        date.checked_add(at.elapsed()).ok()
     }
 
     fn key(&self, operation: Operation) -> Result<HeaderValue, Error> {

@@ -126,6 +126,18 @@ async fn a_list_that_was_not_filtered_is_an_error() {
 }
 
 #[tokio::test]
+async fn the_server_s_time_is_that_of_its_last_answer() {
+    let answer = b"HTTP/1.1 200 OK\r\ndate: Sun, 29 Nov 2026 12:00:00 GMT\r\ncontent-length: 83\r\n\r\n";
+    let text = [answer.as_slice(), &b" ".repeat(83 - SANDBOX.len()), SANDBOX.as_bytes()].concat();
+    let client = client_of(peer(text.leak(), true).await, &settings());
+    assert_eq!(client.server_time(), None);
+    client.get("s1").await.unwrap();
+    let told: jiff::Timestamp = "2026-11-29T12:00:00Z".parse().unwrap();
+    let late = client.server_time().unwrap().duration_since(told);
+    assert!(!late.is_negative() && late < jiff::SignedDuration::from_secs(5), "{late}");
+}
+
+#[tokio::test]
 async fn an_echo_of_the_request_is_in_no_error() {
     // As FastAPI answers a request that is not of the schema.
     let echo = |request: Request| async move {

@@ -193,6 +193,12 @@ reasons! {
         Unreachable,
         /// It refuses the controller's credentials.
         Unauthorized,
+        /// The parameters name a Secret that is none of this installation's API keys.
+        ApiKeyNotAllowed,
+        /// The Secret that they name can't be read, or has no such key.
+        ApiKeyUnavailable,
+        /// The Secret with the installation's own identity can't be used.
+        InstallationUnavailable,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
-use berth_controllers::job::adapter::opensandbox::InstallationSecret;
+use berth_controllers::job::adapter::opensandbox::{OwnSecrets, SecretName};
 use berth_framework::profile::MAX_BIND_WORKERS;
 use clap::{Args, ValueEnum};
 
@@ -38,9 +38,12 @@ pub struct ServeArgs {
     /// Carries Jobs of execution.ayatori.ddupan.top too, of the whole cluster; needs their CRDs
     #[arg(long, conflicts_with = "namespace")]
     pub jobs: bool,
-    /// Those of JobClasses of OpenSandbox too; this Secret is the installation's identity, and is made if absent
+    /// Those of JobClasses of OpenSandbox too; this Secret is the installation's identity: empty at first, it is filled once
     #[arg(long, value_name = "NAMESPACE/SECRET", requires = "jobs", value_parser = secret)]
-    pub jobs_opensandbox: Option<InstallationSecret>,
+    pub jobs_opensandbox: Option<SecretName>,
+    /// A Secret that an OpenSandboxExecutionParameters may name as its apiKeySecretRef, each; no other is read
+    #[arg(long, value_name = "NAMESPACE/SECRET", requires = "jobs_opensandbox", value_parser = secret)]
+    pub jobs_opensandbox_api_key: Vec<SecretName>,
     /// Leader election
     #[command(flatten)]
     pub election: ElectionArgs,
@@ -72,12 +75,18 @@ impl ServeArgs {
     pub fn overrides(&self) -> Overrides {
         Overrides { bind_workers: self.bind_workers, election: self.election.clone() }
     }
+
+    /// The installation's own Secrets, if Jobs of OpenSandbox classes are carried.
+    pub fn opensandbox(&self) -> Option<OwnSecrets> {
+        let installation = self.jobs_opensandbox.clone()?;
+        Some(OwnSecrets { installation, api_keys: self.jobs_opensandbox_api_key.clone() })
+    }
 }
 
-fn secret(text: &str) -> Result<InstallationSecret, String> {
+fn secret(text: &str) -> Result<SecretName, String> {
     let named = text.split_once('/').filter(|(namespace, name)| berth_api::names::is_dns_label(namespace) && berth_api::names::is_dns_subdomain(name));
     let (namespace, name) = named.ok_or("a Secret is named by its namespace and its name, as berth/berth-installation")?;
-    Ok(InstallationSecret { namespace: namespace.to_owned(), name: name.to_owned() })
+    Ok(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
 fn namespace(text: &str) -> Result<String, String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use berth_controllers::job::adapter::kubernetes::names::LABEL_JOB_UID;
-use berth_controllers::job::adapter::opensandbox::InstallationSecret;
+use berth_controllers::job::adapter::opensandbox::OwnSecrets;
 use berth_controllers::job::api::names::{GROUP, class_condition};
 use berth_controllers::job::api::{Job, JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use berth_controllers::job::controller::{
@@ -54,14 +54,14 @@ pub struct Shared {
     pub time: Arc<ServerTime>,
     /// Told of the queues' durations.
     pub metrics: Arc<Metrics>,
-    /// The installation's Secret, if Jobs of OpenSandbox classes are carried.
-    pub opensandbox: Option<InstallationSecret>,
+    /// The installation's own Secrets, if Jobs of OpenSandbox classes are carried.
+    pub opensandbox: Option<OwnSecrets>,
 }
 
 impl Jobs {
     /// Listens; nothing runs yet.
     pub fn new(shared: Shared) -> Self {
-        let Shared { client, recorder, fence, time, metrics, opensandbox: installation } = shared;
+        let Shared { client, recorder, fence, time, metrics, opensandbox: secrets } = shared;
         let labelled = WatchConfig { labels: Some(LABEL_JOB_UID.to_owned()), ..WatchConfig::default() };
         let mut watches = Vec::new();
         let jobs = namespaced::<Job, _>("jobs", &client, WatchConfig::default(), read_job, &mut watches);
@@ -75,7 +75,7 @@ impl Jobs {
         let steps = metrics.jobs.clone();
         let (informers_of, time_of, own) = (informers.clone(), time.clone(), client.clone());
         let context =
-            Context { client, informers: informers_of, recorder, fence, time: time_of, workers: WORKERS, observer: metrics, steps, opensandbox: installation };
+            Context { client, informers: informers_of, recorder, fence, time: time_of, workers: WORKERS, observer: metrics, steps, opensandbox: secrets };
         Self { controller: Controller::new(context), informers, watches, time, client: own }
     }
 

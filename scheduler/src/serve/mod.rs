@@ -231,7 +231,7 @@ fn assemble(parts: Parts<'_>) -> anyhow::Result<Supervisor> {
     });
     let mut jobs = args.jobs.then(|| {
         let (client, recorder, metrics) = (client.clone(), recorder.clone(), metrics.clone());
-        Jobs::new(jobs::Shared { client, recorder, fence, time, metrics, opensandbox: args.jobs_opensandbox.clone() })
+        Jobs::new(jobs::Shared { client, recorder, fence, time, metrics, opensandbox: args.opensandbox() })
     });
     if let Some(jobs) = &jobs {
         metrics.register(jobs.collector()?)?;

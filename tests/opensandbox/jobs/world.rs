@@ -141,7 +141,7 @@ pub async fn prepare(plane: &ControlPlane) -> Result<Account> {
     let values = json!({"crds": {"install": false},
         "jobs": {"enabled": true, "openSandbox": {"enabled": true, "apiKeySecrets": secrets, "referenceNamespaces": [NAMESPACE]}}});
     let mut objects = Helm::new()?.rendered("sandboxed", RELEASE, &values)?;
-    let is_right = |kind: &str| matches!(kind, "ServiceAccount" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding");
+    let is_right = |kind: &str| matches!(kind, "ServiceAccount" | "Role" | "RoleBinding" | "ClusterRole" | "ClusterRoleBinding" | "Secret");
     objects.retain(|object| object["kind"].as_str().is_some_and(is_right));
     Account::install(plane, RELEASE, &objects).await
 }
@@ -153,7 +153,9 @@ pub async fn set_key(client: &Client, name: &str, key: &str) -> Result<()> {
 
 /// The process that carries Jobs on `kubeconfig`'s server. It says everything that it can say.
 pub fn serve(kubeconfig: &Path) -> Serve {
-    Serve::new(kubeconfig).arg("--jobs").arg(format!("--jobs-opensandbox={INSTALLATION}")).env("RUST_LOG", "trace")
+    let keys = [KEY_SECRET, OTHER_SECRET].map(|name| format!("--jobs-opensandbox-api-key={RELEASE}/{name}"));
+    let serve = Serve::new(kubeconfig).arg("--jobs").arg(format!("--jobs-opensandbox={INSTALLATION}")).env("RUST_LOG", "trace");
+    keys.into_iter().fold(serve, Serve::arg)
 }
 
 static SERVES: OnceCell<Berth> = OnceCell::const_new();

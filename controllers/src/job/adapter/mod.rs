@@ -6,6 +6,7 @@ pub mod kubernetes;
 pub mod opensandbox;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::CallError;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::api::JobClass;
 use super::api::spec::JobSpec;
 use super::api::status::Reference;
-use super::machine::{Attempt, Backend};
+use super::machine::{Attempt, Backend, after};
 use super::reason::{NotAccepted, Readiness};
 use super::resolve::Admission;
 
@@ -61,6 +62,16 @@ pub enum Extent {
     Everything,
     /// Everything, running or not: the Job itself is gone.
     Orphaned,
+}
+
+/// How soon what a Job refers to, and is not there, is looked for again: after a tenth of the Job's age, within these bounds.
+const MISSING_AGAIN: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(120));
+
+/// When to look again for what a Job of that age waits for. Nobody watches Secrets, so that each look is a request for each Job that waits.
+pub fn missing_again(created: Timestamp, now: Timestamp) -> Timestamp {
+    let (least, most) = MISSING_AGAIN;
+    let age = Duration::try_from(now.duration_since(created)).unwrap_or_default();
+    after(now, (age / 10).clamp(least, most))
 }
 
 /// An operation that could not be carried out. None of them may be taken for an answer about the execution.
@@ -153,5 +164,22 @@ impl Adapters {
     /// The controllerNames that this process answers to.
     pub fn controllers(&self) -> Vec<&'static str> {
         self.all().map(Adapter::controller_name).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_looked_for_less_and_less_often() {
+        let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        for (age, wait) in [(0, 10), (99, 10), (300, 30), (1_200, 120), (86_400, 120)] {
+            let now = after(created, Duration::from_secs(age));
+            assert_eq!(missing_again(created, now), after(now, Duration::from_secs(wait)), "{age}");
+        }
+        let before = Timestamp::UNIX_EPOCH;
+        assert_eq!(missing_again(created, before), after(before, Duration::from_secs(10)), "a clock that is off");
     }
 }

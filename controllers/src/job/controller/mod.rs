@@ -31,7 +31,7 @@ use tracing::Instrument as _;
 
 use super::adapter::kubernetes::seen::{SeenNative, SeenPod};
 use super::adapter::kubernetes::{Kubernetes, Tools};
-use super::adapter::opensandbox::{InstallationSecret, OpenSandbox, Tools as SandboxTools, Wake};
+use super::adapter::opensandbox::{OpenSandbox, OwnSecrets, Tools as SandboxTools, Wake};
 use super::adapter::{Adapter, Adapters};
 use super::api::{JobClass, KubernetesExecutionParameters, OpenSandboxExecutionParameters};
 use super::machine::Attempt;
@@ -79,8 +79,8 @@ pub struct Context {
     pub observer: Arc<dyn QueueObserver>,
     /// Told of the steps of Jobs.
     pub steps: Arc<dyn JobObserver>,
-    /// The Secret with the installation's identity, if Jobs of OpenSandbox classes are carried too.
-    pub opensandbox: Option<InstallationSecret>,
+    /// The installation's own Secrets, if Jobs of OpenSandbox classes are carried too.
+    pub opensandbox: Option<OwnSecrets>,
 }
 
 /// The controller with its queues. Made by [`Controller::new`], which begins to listen; works while [`Controller::run`] does.
@@ -116,7 +116,7 @@ impl Controller {
         let classes = WorkQueue::with("jobclass", Backoff::KEYS, context.observer.clone());
         let mut adapters: Vec<Arc<dyn Adapter>> = vec![Arc::new(on_kubernetes)];
         let known = Known::new(seen_classes.clone(), kubernetes.clone(), opensandbox.clone(), namespaces.clone(), &seen_jobs);
-        if let Some(installation) = &context.opensandbox {
+        if let Some(secrets) = &context.opensandbox {
             let tools = SandboxTools {
                 client: context.client.clone(),
                 parameters: opensandbox.clone(),
@@ -124,7 +124,7 @@ impl Controller {
                 fence: context.fence.clone(),
                 time: context.time.clone(),
                 steps: context.steps.clone(),
-                installation: installation.clone(),
+                secrets: secrets.clone(),
             };
             let (queue, classes, of) = (jobs.clone(), classes.clone(), known.clone());
             let wake = Wake {

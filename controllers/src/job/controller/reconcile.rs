@@ -14,19 +14,16 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 
 use super::{Controller, SeenJob};
-use crate::job::adapter::{Adapter, Extent, Freshness, NOTE_DUPLICATE, OperationError, Seen, Target};
+use crate::job::adapter::{Adapter, Extent, Freshness, NOTE_DUPLICATE, OperationError, Seen, Target, missing_again};
 use crate::job::api::class::MIN_LOSS_CONFIRMATION_AGE;
 use crate::job::api::names::POLICY_BACKEND_LOST;
 use crate::job::api::names::condition::BACKEND_OBSERVED;
 use crate::job::api::spec::{DesiredState, JobSpec};
 use crate::job::api::status::{JobStatus, Reference};
-use crate::job::machine::{Action, Attempt, Decision, Observation, State, after, decide};
+use crate::job::machine::{Action, Attempt, Decision, Observation, State, decide};
 use crate::job::measure::{Group, Step};
 use crate::job::resolve::{Admission, Catalog as _, Resolution, recall};
 use berth_runtime::lock;
-
-/// How soon what a Job refers to, and is not there, is looked for again.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
 
 /// What was seen, by whom, and when to look again by itself.
 struct Look<'a> {
@@ -100,7 +97,7 @@ impl Controller {
             && let Some((reason, message)) = adapter.check(target).await?
         {
             resolution = Resolution::Refused { reason, message };
-            ask_again = Some(after(self.context.time.now(), ASK_AGAIN));
+            ask_again = Some(missing_again(target.created, self.context.time.now()));
         }
         let admission = match &resolution {
             Resolution::Admitted(admission) => Some(&**admission),

@@ -10,10 +10,12 @@ use tokio::time::Instant;
 
 use super::build::{self, Parts};
 use super::names::{ENV_EXECD_TOKEN, metadata};
+use super::own_secrets;
 use super::page::{Facts, retry};
 use super::secrets::{self, Unresolved};
 use super::task::{SHORT, Task, Trouble};
 use super::verdict::{Planted, is_start_refused, is_told, planted, refused};
+use crate::job::adapter::missing_again;
 use crate::job::machine::{Attempt, Execution, GiveUp, Wait, after};
 use crate::job::reason::{Failure, NotScheduled, Unfinished};
 
@@ -21,8 +23,6 @@ use crate::job::reason::{Failure, NotScheduled, Unfinished};
 const READY: Duration = Duration::from_secs(30);
 /// An idle sandbox that nobody has recorded for that long is looked at again.
 const UNRECORDED: Duration = Duration::from_secs(30);
-/// How soon what is missing is looked for again.
-const MISSING_AGAIN: Duration = Duration::from_secs(10);
 
 impl Task {
     /// An idle sandbox, found or made, in which the nonce is planted; what is to go on record is in the facts then.
@@ -53,7 +53,7 @@ impl Task {
             },
         };
         facts.ambiguous_until = None;
-        facts.is_shown(&sandbox, key);
+        self.shown(&sandbox, key, facts);
         self.plant(&sandbox, facts).await
     }
 
@@ -151,7 +151,7 @@ impl Task {
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        let nonce = secrets::nonce().ok_or(Trouble::Other("no randomness"))?;
+        let nonce = own_secrets::nonce().ok_or(Trouble::Other("no randomness"))?;
         let text = self.fence(&nonce)?.plant()?;
         let sent = {
             let _sending = self.sending()?;
@@ -267,7 +267,7 @@ impl Task {
             Err(Unresolved::Call(error)) => Err(error.into()),
             Err(Unresolved::Missing((_, message))) => {
                 facts.execution = Execution::Starting(Some(Wait { reason: Unfinished::WaitingForReference, message, give_up: None }));
-                facts.due = Some(after(self.now(), MISSING_AGAIN));
+                facts.due = Some(missing_again(self.created, self.now()));
                 Ok(None)
             }
         }

@@ -1,6 +1,6 @@
 //! One OpenSandbox server, as one OpenSandboxExecutionParameters has it: its client, its key, and what is known of both.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,18 +8,19 @@ use base64::Engine as _;
 use berth_api::duration;
 use berth_opensandbox::{Access, CallObserver, Client, Error, ServerUrl, Settings, Timeouts};
 use berth_runtime::lock;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::secrets;
+use super::Tools;
+use super::own_secrets::{NoApiKey, api_key};
+use super::page::retry;
 use crate::job::api::opensandbox::{ExecdAccess, ExecutionMode, OpenSandboxExecutionParametersSpec};
 use crate::job::reason::Readiness;
 
 /// How old a key may be that is used.
 const KEY_AGE: Duration = Duration::from_secs(30);
-/// How soon one that was not taken is read again.
-const KEY_AGE_REFUSED: Duration = Duration::from_secs(1);
 
 /// How long a worker waits for an answer that decides an end.
 const ON_THE_SPOT: Duration = Duration::from_secs(10);
@@ -49,8 +50,10 @@ pub struct Endpoint {
     pub creates: Semaphore,
     key: watch::Sender<Option<SecretString>>,
     key_read: AsyncMutex<Option<Instant>>,
-    /// The key was not taken.
-    key_refused: AtomicBool,
+    /// Reads in a row since the key was not taken that brought no other, and one; 0 if it was taken.
+    key_refused: AtomicU32,
+    /// Why it could not be read last.
+    key_trouble: Mutex<Option<NoApiKey>>,
     /// Counts keys, by two for each: what is asked while one takes the other's place is of neither.
     generation: AtomicU64,
     /// Workers that wait for an answer of this server.
@@ -84,7 +87,8 @@ impl Endpoint {
             creates: Semaphore::new((concurrency - concurrency / 4).max(1)),
             key,
             key_read: AsyncMutex::new(None),
-            key_refused: AtomicBool::new(false),
+            key_refused: AtomicU32::new(0),
+            key_trouble: Mutex::default(),
             generation: AtomicU64::new(0),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             readiness: Mutex::default(),
@@ -103,23 +107,37 @@ impl Endpoint {
         self.spec.execution_mode == ExecutionMode::Entrypoint
     }
 
-    /// Sees to it that the key in use is none of long ago. A Secret that can't be read leaves the one there was.
-    pub async fn refresh_key(&self, client: &kube::Client) {
+    /// Sees to it that the key in use is none of long ago. A Secret that can't be read leaves the one there was; one that is read in vain because the
+    /// server does not take what it has is read again at once, and then less and less often.
+    pub async fn refresh_key(&self, tools: &Tools) {
         let mut read = self.key_read.lock().await;
-        let age = if self.key_refused.load(Ordering::Relaxed) { KEY_AGE_REFUSED } else { KEY_AGE };
+        let refused = self.key_refused.load(Ordering::Relaxed);
+        let age = if refused > 0 { Duration::from_secs(retry(refused)) } else { KEY_AGE };
         if read.is_some_and(|at| at.elapsed() < age) {
             return;
         }
         *read = Some(Instant::now());
-        match secrets::api_key(client, &self.spec.api_key_secret_ref).await {
-            Ok(key) => {
-                self.set_key(key);
-            }
-            Err(error) => {
-                let code = if let berth_runtime::apiclient::CallError::Refused { code, .. } = error { code } else { 0 };
-                tracing::warn!(parameters = &*self.name, code, "the Secret with the API key can't be read");
-            }
+        if refused > 0 {
+            self.key_refused.store(refused.saturating_add(1), Ordering::Relaxed);
         }
+        let found = api_key(&tools.client, &tools.secrets.api_keys, &self.spec.api_key_secret_ref).await;
+        let mut known = lock(&self.key_trouble);
+        let trouble = match found {
+            Ok(key) => {
+                self.set_key(Some(key));
+                None
+            }
+            Err(trouble) => {
+                if trouble.is_certain() {
+                    self.set_key(None);
+                }
+                if known.as_ref() != Some(&trouble) {
+                    tracing::warn!(parameters = &*self.name, %trouble, "no API key");
+                }
+                Some(trouble)
+            }
+        };
+        *known = trouble;
     }
 
     fn set_key(&self, key: Option<SecretString>) {
@@ -128,7 +146,15 @@ impl Endpoint {
             self.generation.fetch_add(1, Ordering::SeqCst);
             self.key.send_replace(key);
             self.generation.fetch_add(1, Ordering::SeqCst);
-            self.key_refused.store(false, Ordering::Relaxed);
+            self.key_refused.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What is wrong with the key that the server does not take, or that there is not.
+    pub fn unauthorized(&self) -> (Readiness, String) {
+        match &*lock(&self.key_trouble) {
+            Some(trouble) => (trouble.readiness(), format!("OpenSandboxExecutionParameters {}, spec.apiKeySecretRef: {trouble}", self.name)),
+            None => (Readiness::Unauthorized, "the server does not take the API key".to_owned()),
         }
     }
 
@@ -151,12 +177,20 @@ impl Endpoint {
 
     /// Takes note of what a call came to; answers the same.
     pub fn note<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        if let Err(error) = &result
-            && error.is_unauthorized()
-        {
-            self.key_refused.store(true, Ordering::Relaxed);
+        match &result {
+            Err(error) if error.is_unauthorized() => {
+                // What is counted already goes on being counted.
+                let _ = self.key_refused.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            Ok(_) => self.key_refused.store(0, Ordering::Relaxed),
+            Err(_) => {}
         }
         result
+    }
+
+    /// How far the server's clock is ahead of that time. What it tells of, and is told, is by its clock.
+    pub fn ahead(&self, now: Timestamp) -> SignedDuration {
+        self.client.server_time().map_or(SignedDuration::ZERO, |theirs| theirs.duration_since(now))
     }
 
     pub fn readiness(&self) -> Option<(Readiness, String)> {
@@ -171,7 +205,8 @@ impl Endpoint {
     /// True if that is news.
     pub fn set_readiness(&self, readiness: Readiness, message: &str) -> bool {
         let mut known = lock(&self.readiness);
-        let is_news = known.as_ref().is_none_or(|(old, _)| *old != readiness);
+        // A server that is not reached gives other words each time.
+        let is_news = known.as_ref().is_none_or(|(old, said)| *old != readiness || readiness != Readiness::Unreachable && said != message);
         if is_news {
             *known = Some((readiness, message.to_owned()));
         }

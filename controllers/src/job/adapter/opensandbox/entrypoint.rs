@@ -7,8 +7,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::build;
 use super::names::{ENV_EXECD_TOKEN, META_INSTANCE};
+use super::own_secrets;
 use super::page::{Facts, retry};
-use super::secrets;
 use super::task::{Task, Trouble};
 use super::verdict::{Posted, of_entrypoint, posted};
 use crate::job::machine::{Attempt, Ending, Execution, after};
@@ -23,7 +23,7 @@ impl Task {
     /// Nothing is made before it is on record that it will be.
     pub(super) fn reserve(&self, facts: &mut Facts) -> Result<(), Trouble> {
         if facts.reserved.is_none() {
-            facts.reserved = Some(secrets::nonce().ok_or(Trouble::Other("no randomness"))?);
+            facts.reserved = Some(own_secrets::nonce().ok_or(Trouble::Other("no randomness"))?);
         }
         facts.known.instance = facts.reserved.clone();
         facts.execution = Execution::Idle;
@@ -83,7 +83,7 @@ impl Task {
         if let Some(sandbox) = self.list().await?.into_iter().find(|sandbox| is_of(sandbox, instance)) {
             facts.known.sandbox = Some(sandbox.id.clone());
             facts.refused = None;
-            facts.is_shown(&sandbox, key);
+            self.shown(&sandbox, key, facts);
             return self.show(of_entrypoint(&sandbox, now), facts);
         }
         if facts.refused.is_some() {
@@ -133,7 +133,7 @@ impl Task {
             Ok(sandbox) => {
                 facts.known.sandbox = Some(sandbox.id.clone());
                 facts.execution = of_entrypoint(&sandbox, self.now());
-                facts.is_shown(&sandbox, key);
+                self.shown(&sandbox, key, facts);
                 return Ok(());
             }
             Err(error) => error,

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::apiclient::CallError;
 use berth_runtime::lock;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::Mutex as AsyncMutex;
 
+use super::Shared;
 use super::calls::Calls;
 use super::endpoint::Endpoint;
+use super::own_secrets::{self, Installation, NoInstallation};
 use super::page::{Errand, Facts, Page, Recorded};
-use super::secrets::{self, Installation};
 use super::task::Task;
-use super::{InstallationSecret, Shared};
 use crate::job::adapter::Target;
 use crate::job::api::opensandbox::OpenSandboxExecutionParametersSpec;
 use crate::job::api::resources::ResourceRequirements;
@@ -56,6 +55,7 @@ impl Shared {
             shared: self.clone(),
             key: job.key.clone(),
             uid: Arc::from(job.uid),
+            created: job.created,
             spec: Arc::new(job.spec.clone()),
             recorded: Recorded::of(job.recorded),
             ended: job.ended,
@@ -71,6 +71,7 @@ impl Shared {
             shared: self.clone(),
             key: job.key.clone(),
             uid: Arc::from(job.uid),
+            created: job.created,
             spec: Arc::default(),
             recorded: Recorded::default(),
             ended: true,
@@ -120,17 +121,17 @@ impl Shared {
         let Some(facts) = begun.flatten() else { return };
         let span = tracing::info_span!("errand", kind = ?errand, object = %task.key);
         let work = async move {
-            let _done = Done(task.clone());
+            let mut done = Done { task: task.clone(), is_written: false };
             let mut facts = facts.lock().await;
             task.carry_out(errand, &mut facts).await;
             let shown = facts.seen(task.recorded.is_some(), task.shared.tools.time.now());
-            let done = task.ended && !shown.backend.leftovers;
+            let is_over = task.ended && !shown.backend.leftovers;
             task.shared.book.change(&task.key, &task.uid, task.term, |page| {
                 page.shown = shown;
                 page.last = page.busy.take();
-                page.asked = true;
             });
-            if done {
+            done.is_written = true;
+            if is_over {
                 task.shared.book.forget(&task.key, &task.uid);
             }
         };
@@ -138,24 +139,27 @@ impl Shared {
     }
 
     /// What makes this installation itself.
-    pub(super) async fn installation(&self) -> Result<&Installation, CallError> {
-        let InstallationSecret { namespace, name } = &self.tools.installation;
-        self.installation.get_or_try_init(|| secrets::installation(&self.tools.client, namespace, name)).await
+    pub(super) async fn installation(&self) -> Result<&Installation, NoInstallation> {
+        self.installation.get_or_try_init(|| own_secrets::installation(&self.tools.client, &self.tools.secrets.installation)).await
     }
 }
 
 /// Wakes the Job when an errand is over, also one that panicked, which is as good as one that came to nothing.
-struct Done(Task);
+struct Done {
+    task: Task,
+    /// What came of it is on the page, which may be another errand's already.
+    is_written: bool,
+}
 
 impl Drop for Done {
     fn drop(&mut self) {
-        let Self(task) = self;
-        task.shared.book.change(&task.key, &task.uid, task.term, |page| {
-            if let Some(errand) = page.busy.take() {
-                page.last = Some(errand);
+        let Self { task, is_written } = self;
+        if !*is_written {
+            task.shared.book.change(&task.key, &task.uid, task.term, |page| {
+                page.last = page.busy.take();
                 page.shown.look_again = Some(after(task.now(), AFTER_PANIC));
-            }
-        });
+            });
+        }
         (task.shared.wake.job)(task.key.clone());
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::page::Facts;
 use super::task::{Task, Trouble};
-use super::verdict::{Shown, of_lock, of_sandbox};
+use super::verdict::{Shown, of_lock, of_sandbox, with_code};
 use crate::job::api::spec::DesiredState;
 use crate::job::machine::{Execution, Started, after};
 use crate::job::reason::{Failure, Unobserved};
@@ -75,7 +75,7 @@ impl Task {
             let running = facts.started.map_or(Execution::Starting(None), Execution::Running);
             return self.look_beside(running, facts).await;
         }
-        let mut lock = self.lock(&execd, self.fence(instance)?.query()?).await?;
+        let mut lock = with_code(self.lock(&execd, self.fence(instance)?.query()?).await?, status.as_ref());
         let is_begun = matches!(lock, Lock::NotStarted | Lock::Starting) && (facts.known.command.is_some() || lock == Lock::Starting);
         if !is_begun {
             facts.unlocked_since = None;

@@ -20,6 +20,7 @@ mod entrypoint;
 mod errands;
 mod look;
 pub mod names;
+mod own_secrets;
 mod page;
 mod secrets;
 mod stop;
@@ -51,8 +52,9 @@ use crate::job::measure::JobObserver;
 use crate::job::reason::{NotAccepted, NotScheduled, Readiness, Unobserved};
 use crate::job::resolve::Admission;
 use endpoint::Endpoint;
+use own_secrets::Installation;
+pub use own_secrets::{OwnSecrets, SecretName};
 use page::{Book, Errand, Page};
-use secrets::Installation;
 use task::Task;
 
 /// How soon what had no answer on the spot is asked again.
@@ -72,17 +74,8 @@ pub struct Tools {
     pub time: Arc<ServerTime>,
     /// Told of requests, and of answers that were lost.
     pub steps: Arc<dyn JobObserver>,
-    /// What of this installation is its own.
-    pub installation: InstallationSecret,
-}
-
-/// The Secret that has an installation's identity. It is made if it is not there.
-#[derive(Clone, Debug)]
-pub struct InstallationSecret {
-    /// Its namespace, the process's own.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
+    /// The installation's own Secrets.
+    pub secrets: OwnSecrets,
 }
 
 /// Who is told of what.
@@ -181,7 +174,6 @@ impl OpenSandbox {
         let shown = seen.clone();
         let busy = self.shared.book.change(&task.key, &task.uid, task.term, |page| {
             page.shown = shown;
-            page.asked = true;
             page.busy
         });
         seen.backend.stopping = busy.flatten() == Some(Errand::Stop);

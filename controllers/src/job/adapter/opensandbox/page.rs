@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_opensandbox::{Execd, Sandbox};
 use berth_runtime::{ObjectKey, lock};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::endpoint::Endpoint;
@@ -118,10 +118,10 @@ impl Facts {
         self.failing_since = None;
     }
 
-    /// The server shows a sandbox.
-    pub fn is_shown(&mut self, sandbox: &Sandbox, key: u64) {
+    /// The server, whose clock is ahead of ours by that much, shows a sandbox.
+    pub fn is_shown(&mut self, sandbox: &Sandbox, key: u64, ahead: SignedDuration) {
         (self.missing_since, self.missed_by) = (None, None);
-        self.lives_until = sandbox.expires_at.or(self.lives_until);
+        self.lives_until = sandbox.expires_at.map(|until| shifted(until, -ahead)).or(self.lives_until);
         self.shown = Some((sandbox.id.clone(), key));
         self.sandbox = Some(sandbox.clone());
     }
@@ -175,6 +175,11 @@ impl Facts {
     }
 }
 
+/// A time by a clock that is ahead by that much.
+pub fn shifted(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(at)
+}
+
 pub fn retry(failures: u32) -> u64 {
     let index = usize::try_from(failures.saturating_sub(1)).unwrap_or(usize::MAX);
     RETRIES[index.min(RETRIES.len() - 1)]
@@ -203,14 +208,12 @@ pub struct Page {
     pub busy: Option<Errand>,
     /// What was done last.
     pub last: Option<Errand>,
-    /// The backend has been asked in this term.
-    pub asked: bool,
 }
 
 impl Page {
     /// Nothing is known.
     pub fn new(uid: Arc<str>, term: u64, endpoint: Arc<Endpoint>) -> Self {
-        Self { uid, term, endpoint, facts: Arc::default(), shown: Seen::default(), busy: None, last: None, asked: false }
+        Self { uid, term, endpoint, facts: Arc::default(), shown: Seen::default(), busy: None, last: None }
     }
 }
 
@@ -312,7 +315,7 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
         let mut facts = Facts::default();
         assert!(!facts.has_shown("s", 2));
-        facts.is_shown(&sandbox, 2);
+        facts.is_shown(&sandbox, 2, SignedDuration::ZERO);
         assert!(facts.has_shown("s", 2) && !facts.has_shown("s", 4) && !facts.has_shown("other", 2));
         facts.is_missed(2);
         facts.missing_since = Some(now);
@@ -320,6 +323,15 @@ mod tests {
         assert_eq!(facts.missing_since, Some(now), "said twice to the same key");
         facts.is_missed(4);
         assert_eq!(facts.missing_since, None, "another key begins anew");
+    }
+
+    #[test]
+    fn how_long_a_sandbox_lives_is_told_by_its_server_s_clock() {
+        let expires = "2026-01-01T02:00:00Z";
+        let sandbox = serde_json::json!({"id": "s", "status": {"state": "Running"}, "createdAt": "2026-01-01T00:00:00Z", "expiresAt": expires});
+        let mut facts = Facts::default();
+        facts.is_shown(&serde_json::from_value(sandbox).unwrap(), 2, SignedDuration::from_hours(1));
+        assert_eq!(facts.lives_until, Some("2026-01-01T01:00:00Z".parse().unwrap()), "its clock is an hour ahead");
     }
 
     #[test]

@@ -130,7 +130,6 @@ impl Round {
                 page.shown.backend.leftovers |= shown.backend.leftovers;
                 page.shown.backend.strays |= shown.backend.strays;
                 page.shown.backend.held |= shown.backend.held;
-                page.asked = true;
             }
         });
         (shared.wake.job)(key.clone());
@@ -139,13 +138,14 @@ impl Round {
 
 /// Asks a server for what it can't have: the answer shows that it answers, and takes the key. True if so.
 async fn probe(shared: &Arc<Shared>, endpoint: &Arc<Endpoint>) -> bool {
-    endpoint.refresh_key(&shared.tools.client).await;
+    endpoint.refresh_key(&shared.tools).await;
     let asked = endpoint.note(endpoint.client.get(NOBODY).await);
-    let (readiness, message) = match asked {
-        Ok(_) => (Readiness::Reachable, "the server answers".to_owned()),
-        Err(error) if error.is_sandbox_not_found() => (Readiness::Reachable, "the server answers".to_owned()),
-        Err(error) if error.is_unauthorized() => (Readiness::Unauthorized, "the server does not take the API key".to_owned()),
-        Err(error) => (Readiness::Unreachable, super::verdict::words(&error)),
+    let (readiness, message) = match (shared.installation().await, asked) {
+        (Err(error), _) => (Readiness::InstallationUnavailable, error.to_string()),
+        (_, Ok(_)) => (Readiness::Reachable, "the server answers".to_owned()),
+        (_, Err(error)) if error.is_sandbox_not_found() => (Readiness::Reachable, "the server answers".to_owned()),
+        (_, Err(error)) if error.is_unauthorized() => endpoint.unauthorized(),
+        (_, Err(error)) => (Readiness::Unreachable, super::verdict::words(&error)),
     };
     if endpoint.set_readiness(readiness, &message) {
         (shared.wake.parameters)(endpoint.name.clone());

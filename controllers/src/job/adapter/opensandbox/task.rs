@@ -8,13 +8,14 @@ use berth_opensandbox::{Certainty, Command, Error, Execd, Sandbox, State};
 use berth_runtime::ObjectKey;
 use berth_runtime::apiclient::CallError;
 use berth_runtime::lease::{NotLeader, Sending};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::Shared;
 use super::endpoint::Endpoint;
 use super::names::{FENCE_FOLDER, of_job};
-use super::page::{Errand, Facts, Recorded};
-use super::verdict::{Missing, missing, words};
+use super::own_secrets::NoInstallation;
+use super::page::{Errand, Facts, Recorded, shifted};
+use super::verdict::{Missing, missing, told, words};
 use crate::job::api::names::ADAPTER_OPENSANDBOX;
 use crate::job::api::resources::ResourceRequirements;
 use crate::job::api::spec::JobSpec;
@@ -25,7 +26,7 @@ use crate::job::reason::Unobserved;
 /// How much longer than its deadline a sandbox lives.
 const MARGIN: Duration = Duration::from_secs(600);
 /// A life that is shorter than wanted by that much is renewed.
-const SLACK: Duration = Duration::from_secs(60);
+const SLACK: SignedDuration = SignedDuration::from_secs(60);
 /// How long a short command of ours may run.
 pub const SHORT: Duration = Duration::from_secs(10);
 /// More than any state takes.
@@ -40,6 +41,9 @@ pub enum Trouble {
     /// The API server.
     #[error(transparent)]
     Call(#[from] CallError),
+    /// The installation has no identity.
+    #[error(transparent)]
+    Installation(#[from] NoInstallation),
     /// The OpenSandbox server, or a sandbox.
     #[error(transparent)]
     Server(#[from] Error),
@@ -57,8 +61,6 @@ impl From<InvalidWord> for Trouble {
 /// In fixed words: what the API server says may be of a Secret.
 fn said_by_api_server(error: &CallError) -> &'static str {
     match error {
-        CallError::Refused { code: 401 | 403, .. } => "the API server does not let the controller read or make a Secret that it needs: its rights are missing",
-        CallError::Undecodable(_) => "a Secret that the controller needs can't be used: that of the installation needs a key of 16 bytes or more",
         CallError::Refused { .. } => "the API server refuses what the controller needs",
         _ => "the API server gave no answer",
     }
@@ -70,6 +72,7 @@ pub struct Task {
     pub(super) shared: Arc<Shared>,
     pub key: ObjectKey,
     pub uid: Arc<str>,
+    pub created: Timestamp,
     pub spec: Arc<JobSpec>,
     /// What was on record when this was begun.
     pub recorded: Recorded,
@@ -101,7 +104,7 @@ impl Task {
 
     /// Does it, and writes down what came of it.
     pub async fn carry_out(&self, errand: Errand, facts: &mut Facts) {
-        self.endpoint.refresh_key(&self.shared.tools.client).await;
+        self.endpoint.refresh_key(&self.shared.tools).await;
         facts.due = None;
         // What the status has meanwhile counts.
         if self.recorded.is_some() {
@@ -120,7 +123,7 @@ impl Task {
 
     /// Reads what decides an end, past everything that is remembered.
     pub async fn confirm(&self, facts: &mut Facts) {
-        self.endpoint.refresh_key(&self.shared.tools.client).await;
+        self.endpoint.refresh_key(&self.shared.tools).await;
         facts.due = None;
         let done = match (self.recorded.is_some(), self.ended) {
             (true, false) => self.look(facts).await,
@@ -140,6 +143,7 @@ impl Task {
                 words(&error)
             }
             Err(Trouble::Call(error)) => said_by_api_server(&error).to_owned(),
+            Err(Trouble::Installation(error)) => error.to_string(),
             Err(Trouble::Other(why)) => why.to_owned(),
         };
         tracing::debug!(why, "an errand came to nothing");
@@ -153,7 +157,7 @@ impl Task {
         let key = self.endpoint.key_generation();
         match self.endpoint.note(self.endpoint.client.get(id).await) {
             Ok(sandbox) => {
-                facts.is_shown(&sandbox, key);
+                self.shown(&sandbox, key, facts);
                 Ok(Some(sandbox))
             }
             Err(error) if error.is_sandbox_not_found() => {
@@ -162,6 +166,11 @@ impl Task {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The server shows it to that key.
+    pub fn shown(&self, sandbox: &Sandbox, key: u64, facts: &mut Facts) {
+        facts.is_shown(sandbox, key, self.endpoint.ahead(self.now()));
     }
 
     /// The sandboxes of this Job, the oldest first, by their ids where times are the same.
@@ -227,11 +236,7 @@ impl Task {
         }
         let ending = match (facts.refused.clone(), facts.stopped) {
             (Some((failure, message)), _) => Ending::NeverStarted { failure, message },
-            (None, Some((code, oom))) => Ending::Stopped {
-                code: Some(code),
-                started: facts.started,
-                message: if oom { format!("exit code {code}; a process of it was ended for using too much memory") } else { format!("exit code {code}") },
-            },
+            (None, Some((code, oom))) => Ending::Stopped { code: Some(code), started: facts.started, message: told(code, oom) },
             (None, None) => Ending::Stopped { code: None, started: facts.started, message: why.to_owned() },
         };
         facts.execution = Execution::Ended(ending);
@@ -252,8 +257,7 @@ impl Task {
 
     /// The longest life that it can have been given by now.
     pub fn life_at_most(&self, now: Timestamp) -> Timestamp {
-        let life = self.spec.active_deadline_seconds.map_or(self.endpoint.spans.lease, |seconds| Duration::from_secs(seconds.unsigned_abs()) + MARGIN);
-        after(now, life.max(self.endpoint.spans.orphan) + SLACK)
+        shifted(after(now, self.life().max(self.endpoint.spans.orphan)), SLACK)
     }
 
     /// How long it is to live from its birth, if nothing renews it.
@@ -266,7 +270,7 @@ impl Task {
         let now = self.now();
         let wanted = self.life_wanted(facts, now);
         let enough = match self.spec.active_deadline_seconds {
-            Some(_) => wanted.checked_sub(k8s_openapi::jiff::SignedDuration::try_from(SLACK).unwrap_or_default()).unwrap_or(wanted),
+            Some(_) => shifted(wanted, -SLACK),
             None => after(now, self.endpoint.spans.lease * 2 / 3),
         };
         // Of a sandbox that we have not been told of nobody knows how long it lives.
@@ -274,9 +278,10 @@ impl Task {
         if known.is_some_and(|until| until >= enough) {
             return Ok(());
         }
+        let ahead = self.endpoint.ahead(now);
         let _sending = self.sending()?;
-        let until = self.endpoint.note(self.endpoint.client.renew(id, wanted).await)?;
-        facts.lives_until = Some(until);
+        let until = self.endpoint.note(self.endpoint.client.renew(id, shifted(wanted, ahead)).await)?;
+        facts.lives_until = Some(shifted(until, -ahead));
         Ok(())
     }
 

@@ -1,15 +1,16 @@
 //! From what a sandbox and its lock show to what the state machine is told: pure functions.
 
-use berth_opensandbox::fence::State as Lock;
-use berth_opensandbox::{Certainty, Code, Error, Failure as CallFailure, Outcome, Sandbox, State, Unsent};
+use std::time::Duration;
+
+use berth_opensandbox::fence::{State as Lock, is_of_command};
+use berth_opensandbox::{Certainty, Code, CommandStatus, Error, Failure as CallFailure, Outcome, Sandbox, State, Unsent};
 use k8s_openapi::jiff::Timestamp;
 
 use crate::job::machine::{Attempt, Ending, Execution, GiveUp, Started, Wait, after};
 use crate::job::reason::{Failure, NotScheduled, Unfinished, Unobserved};
-use std::time::Duration;
 
 /// What a process's end is, told in words.
-fn told(code: i32, oom: bool) -> String {
+pub fn told(code: i32, oom: bool) -> String {
     if oom { format!("exit code {code}; a process of the sandbox was ended for using too much memory") } else { format!("exit code {code}") }
 }
 
@@ -33,8 +34,16 @@ pub fn of_lock(lock: Lock, started: Option<Started>) -> Shown {
         // What it began may have been deaf to the stop.
         Lock::Exited { stopped: true, .. } => Shown::Remains("the process was stopped, and its sandbox is still there"),
         Lock::Sealed => ended(Ending::Stopped { code: None, started: None, message: "it was kept from starting".to_owned() }),
-        Lock::Lost => Shown::Remains("the process is gone, and its exit code is not known"),
+        Lock::Lost { .. } => Shown::Remains("the process is gone, and its exit code is not known"),
         Lock::OtherInstance => Shown::Remains("the sandbox was started anew, and what became of the process before is not known"),
+    }
+}
+
+/// The lock, and where the code could not be written to it (a full disk) what execd has: that is the process's own if no start that lost has such a one.
+pub fn with_code(lock: Lock, status: Option<&CommandStatus>) -> Lock {
+    match (lock, status.and_then(|status| status.exit_code)) {
+        (Lock::Lost { stopped: false, oom }, Some(code)) if is_of_command(code) => Lock::Exited { code, stopped: false, oom },
+        _ => lock,
     }
 }
 
@@ -144,7 +153,7 @@ pub enum Posted {
 /// See [`Posted`]; `window` is how long what may pass is waited out.
 pub fn posted(error: &Error, window: Duration) -> Posted {
     // A 5xx that is not in the server's words is of something in front of it, which may have passed the create on.
-    let is_strange = error.refusal().is_some_and(|refusal| refusal.status >= 500 && matches!(refusal.code, Code::Plain | Code::Route));
+    let is_strange = error.refusal().is_some_and(|refusal| refusal.status >= 500 && matches!(refusal.code, Code::Plain | Code::Route | Code::Other));
     if is_strange || error.certainty() == Certainty::Ambiguous && !is_told(error) {
         return Posted::Lost;
     }
@@ -220,9 +229,26 @@ mod tests {
         assert!(matches!(exited(true), Shown::Remains(_)), "its children may be deaf to the stop: the sandbox goes first");
         assert_eq!(of_lock(Lock::NotStarted, None), Shown::As(Execution::Idle));
         assert_eq!(of_lock(Lock::Running, None), Shown::As(Execution::Starting(None)), "nobody knows since when");
-        for lock in [Lock::Lost, Lock::OtherInstance] {
+        for lock in [Lock::Lost { stopped: false, oom: false }, Lock::OtherInstance] {
             assert!(matches!(of_lock(lock, started), Shown::Remains(_)), "{lock}: children may live on");
         }
+    }
+
+    #[test]
+    fn a_code_that_could_not_be_written_is_execd_s_if_only_the_process_can_have_had_it() {
+        let lost = |stopped| Lock::Lost { stopped, oom: true };
+        let status = |code: Option<i32>| from_value(json!({"id": "c", "running": false, "exit_code": code})).unwrap();
+        for code in [0, 3, 42, 96, 137, 143] {
+            assert_eq!(with_code(lost(false), Some(&status(Some(code)))), Lock::Exited { code, stopped: false, oom: true });
+            assert_eq!(with_code(lost(true), Some(&status(Some(code)))), lost(true), "{code}: the stop may have been the cause");
+        }
+        // Killed; a start that came too late; a shell that failed.
+        for code in [-1, 1, 2, 97, 124, 125, 126, 127, 254, 255] {
+            assert_eq!(with_code(lost(false), Some(&status(Some(code)))), lost(false), "{code}");
+        }
+        assert_eq!(with_code(lost(false), Some(&status(None))), lost(false));
+        assert_eq!(with_code(lost(false), None), lost(false));
+        assert_eq!(with_code(Lock::Running, Some(&status(Some(0)))), Lock::Running, "the lock comes first");
     }
 
     #[test]
@@ -283,6 +309,7 @@ mod tests {
             (refusal(500, Code::SandboxStartFailed), ("Broken StartFailed".to_owned(), false)),
             (refusal(500, Code::ExecdInstallFailed), ("Broken StartFailed".to_owned(), false)),
             (refusal(503, Code::Plain), ("Lost".to_owned(), false)),
+            (refusal(503, Code::Other), ("Lost".to_owned(), false)),
             (refusal(502, Code::Plain), ("Lost".to_owned(), false)),
             (refusal(500, Code::Other), ("Lost".to_owned(), false)),
             (Error { operation: Operation::Create, failure: CallFailure::NoAnswer(berth_opensandbox::Cause::TimedOut) }, ("Lost".to_owned(), false)),
