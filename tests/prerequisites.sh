@@ -26,6 +26,8 @@ if [ "${1:-}" != rust ]; then
   need docker "$(docker_command)"
   need prometheus prometheus
   need promtool prometheus
+  # What the documentation tells people to type.
+  need kubectl kubernetes-client
   need chromium chromium
   need chromedriver chromium-driver
   # The venv of opensandbox-server, which PyPI has.

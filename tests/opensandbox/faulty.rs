@@ -1,4 +1,4 @@
-//! A proxy in front of a server, and of its sandboxes through it or directly, that loses, refuses, cuts and holds: by a seed, or on demand.
+//! A proxy in front of a server, and of its sandboxes through it or directly, that loses, refuses, cuts and holds, by a seed or on demand; and that may have tenants.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, anyhow};
-use berth_tests::opensandbox::API_KEY;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Uri, header};
 use hyper_util::client::legacy::Client;
@@ -23,6 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::random::Random;
+use crate::tenants::{Answer, Tenants};
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
@@ -91,8 +90,7 @@ struct Shared {
     struck: AtomicUsize,
     /// Nobody gets through.
     is_down: AtomicBool,
-    /// The one key that it takes, in whose place the server gets its own; None lets every key pass.
-    key: Mutex<Option<String>>,
+    tenants: Tenants,
     /// One for each held request that was let go.
     released: Semaphore,
     /// Where it is itself.
@@ -119,7 +117,7 @@ impl FaultyProxy {
             wanted: Mutex::default(),
             struck: AtomicUsize::default(),
             is_down: AtomicBool::default(),
-            key: Mutex::default(),
+            tenants: Tenants::default(),
             released: Semaphore::new(0),
             port,
             direct: AtomicUsize::default(),
@@ -165,11 +163,6 @@ impl FaultyProxy {
         self.shared.is_down.store(is_down, Ordering::Relaxed);
     }
 
-    /// Takes no other key from now on: what a server does whose keys are of tenants.
-    pub fn take_key(&self, key: &str) {
-        *self.shared.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(key.to_owned());
-    }
-
     /// How many requests went to an execd at its own address, which the server told by way of this proxy.
     #[must_use]
     pub fn direct(&self) -> usize {
@@ -179,6 +172,11 @@ impl FaultyProxy {
     /// What was asked for and has not struck yet is not asked for any more.
     pub fn forget(&self) {
         self.shared.wanted.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Its tenants; none at first.
+    pub fn tenants(&self) -> &Tenants {
+        &self.shared.tenants
     }
 
     /// How many requests it has struck.
@@ -204,13 +202,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let payload = incoming.collect().await?.to_bytes();
     match fate {
         Fate::Refused => return Err(anyhow!("refused by the test")),
-        Fate::TurnedAway => return plain(StatusCode::SERVICE_UNAVAILABLE, b"by the test"),
+        Fate::TurnedAway => return plain(StatusCode::SERVICE_UNAVAILABLE),
         _ => {}
     }
-    let is_lookup = shared.route(&mut parts)?;
-    if !shared.admits(&mut parts.headers) {
-        return plain(StatusCode::UNAUTHORIZED, br#"{"code": "INVALID_API_KEY", "message": "by the test"}"#);
-    }
+    let (is_lookup, whose) = shared.route(&mut parts)?;
     for hop in [header::CONNECTION, header::TRANSFER_ENCODING, header::CONTENT_LENGTH] {
         parts.headers.remove(hop);
     }
@@ -226,7 +221,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     match fate {
         Fate::AnswerHangs => std::future::pending().await,
         Fate::AnswerLost => return Err(anyhow!("answer lost by the test")),
-        Fate::AnswerReplaced => return plain(StatusCode::BAD_GATEWAY, b"by the test"),
+        Fate::AnswerReplaced => return plain(StatusCode::BAD_GATEWAY),
         _ => {}
     }
     for hop in [header::CONNECTION, header::TRANSFER_ENCODING] {
@@ -235,12 +230,22 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     if is_lookup && response.status().is_success() {
         return shared.by_way_of_here(response).await;
     }
-    Ok(response.map(BodyExt::boxed_unsync))
+    if whose == Answer::AsItIs {
+        return Ok(response.map(BodyExt::boxed_unsync));
+    }
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let body = shared.tenants.leave(&whose, &body).map_or(body, Bytes::from);
+    Ok(Response::from_parts(parts, full(body)))
 }
 
-fn plain(status: StatusCode, body: &'static [u8]) -> Result<Response<Body>> {
-    let body = Full::new(Bytes::from_static(body)).map_err(|never: Infallible| match never {});
-    Ok(Response::builder().status(status).body(body.boxed_unsync())?)
+fn plain(status: StatusCode) -> Result<Response<Body>> {
+    Ok(Response::builder().status(status).body(full(Bytes::from_static(b"by the test")))?)
+}
+
+fn full(body: Bytes) -> Body {
+    Full::new(body).map_err(|never: Infallible| match never {}).boxed_unsync()
 }
 
 impl Shared {
@@ -260,28 +265,22 @@ impl Shared {
         Some(if meant.is_lasting { meant.fate } else { all.remove(index).fate })
     }
 
-    /// Whether that key is taken; then the server gets its own.
-    fn admits(&self, headers: &mut HeaderMap) -> bool {
-        let key = self.key.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((key, sent)) = key.as_ref().zip(headers.get_mut("open-sandbox-api-key")) else { return true };
-        let is_taken = sent == key.as_str();
-        *sent = HeaderValue::from_static(API_KEY);
-        is_taken
-    }
-
-    /// Where a request goes. True if it asks where an execd is to be reached directly.
-    fn route(&self, parts: &mut Parts) -> Result<bool> {
+    /// Where a request goes. True if it asks where an execd is to be reached directly; and what becomes of its answer.
+    fn route(&self, parts: &mut Parts) -> Result<(bool, Answer)> {
         let path = parts.uri.path_and_query().map_or("/", |all| all.as_str()).to_owned();
-        let (authority, path) = match path.strip_prefix(DIRECT).and_then(|rest| rest.split_once('/')) {
+        let (authority, path, whose) = match path.strip_prefix(DIRECT).and_then(|rest| rest.split_once('/')) {
             Some((authority, rest)) => {
                 self.direct.fetch_add(1, Ordering::Relaxed);
-                (authority.to_owned(), format!("/{rest}"))
+                (authority.to_owned(), format!("/{rest}"), Answer::AsItIs)
             }
-            None => (self.upstream.clone(), path),
+            None => {
+                let (path, whose) = self.tenants.enter(parts);
+                (self.upstream.clone(), path, whose)
+            }
         };
         let is_lookup = parts.method == Method::GET && path.contains("/endpoints/") && !path.contains("use_server_proxy=true");
         parts.uri = Uri::builder().scheme("http").authority(authority).path_and_query(path).build()?;
-        Ok(is_lookup)
+        Ok((is_lookup, whose))
     }
 
     /// The address of an execd, by way of this proxy.
@@ -291,8 +290,7 @@ impl Shared {
         let address = told["endpoint"].as_str().context("an address")?;
         told["endpoint"] = format!("127.0.0.1:{}{DIRECT}{address}", self.port).into();
         parts.headers.remove(header::CONTENT_LENGTH);
-        let body = Full::new(Bytes::from(told.to_string())).map_err(|never: Infallible| match never {});
-        Ok(Response::from_parts(parts, body.boxed_unsync()))
+        Ok(Response::from_parts(parts, full(told.to_string().into())))
     }
 
     fn draw(&self) -> Fate {

@@ -15,4 +15,6 @@ mod jobs;
 #[allow(dead_code, reason = "shared with another suite, which uses more of it")]
 mod random;
 mod sdk;
+mod tenants;
+mod tls;
 mod world;

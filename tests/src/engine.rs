@@ -11,6 +11,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::poll::{PATIENCE, until};
 use crate::process::{Guarded, Scratch, watchdog};
 
+/// Process 1 of the engine's namespace: it runs dockerd, and once more each time the file is there. So what dockerd leaves behind lives on, as on a machine.
+const FIRST: &str = r#"again=$1; shift; while :; do "$@"; until rm "$again" 2>/dev/null; do sleep 0.05; done; done"#;
+
 /// A running engine.
 pub struct Engine {
     process: Guarded,
@@ -21,7 +24,7 @@ pub struct Engine {
 impl Engine {
     /// Starts dockerd, which must be root, and waits until it answers.
     ///
-    /// It gets a process and a mount namespace of its own: whatever kills it, the kernel then ends its containers and takes its
+    /// It gets a process and a mount namespace of its own: when this value is dropped, or this process dies, the kernel ends all of it and takes its
     /// mounts away.
     pub async fn start() -> Result<Self> {
         Self::start_with(None).await
@@ -38,21 +41,37 @@ impl Engine {
         let at = |name: &str| scratch.path().join(name).display().to_string();
         let mut command = Command::new("unshare");
         command
-            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "dockerd"])
+            .args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", FIRST, "sh", &at("again"), "dockerd"])
             .args(["--iptables=false", "--ip6tables=false", "--ip-masq=false", "--ip-forward=false", "--ip=127.0.0.1"])
             .arg(format!("--bridge={}", bridge.as_ref().map_or("none", |bridge| bridge.name.as_str())))
             .args(["--data-root", &at("data"), "--exec-root", &at("exec"), "--pidfile", &at("pid")])
             .args(["--host", &format!("unix://{}", at("docker.sock"))]);
         let process = Guarded::spawn("dockerd", command, &scratch.path().join("dockerd.log")).context("apt-get install docker.io util-linux")?;
         let mut engine = Self { process, bridge, scratch };
+        engine.answers().await?;
+        engine.process.must_run()?;
+        Ok(engine)
+    }
+
+    async fn answers(&self) -> Result<()> {
         until("dockerd to answer; it needs root and the package docker.io", PATIENCE, || async {
-            let output = engine.docker(&["version"]).output().context("no docker")?;
+            let output = self.docker(&["version"]).output().context("no docker")?;
             Ok(output.status.success().then_some(()))
         })
         .await
-        .with_context(|| format!("the end of its log:\n{}", crate::process::tail(&engine.process.log(), 20)))?;
-        engine.process.must_run()?;
-        Ok(engine)
+        .with_context(|| format!("the end of its log:\n{}", crate::process::tail(&self.process.log(), 20)))
+    }
+
+    /// Ends dockerd by that signal, and waits until it is gone: after a TERM it has stopped its containers, after a KILL they go on.
+    pub async fn stop(&self, signal: &str) -> Result<()> {
+        self.signal(signal)?;
+        until("dockerd to be gone", PATIENCE, || async { Ok(self.dockerd()?.is_empty().then_some(())) }).await
+    }
+
+    /// Begins a stopped dockerd again, with what the one before left, and waits until it answers.
+    pub async fn restart(&self) -> Result<()> {
+        std::fs::write(self.scratch.path().join("again"), "")?;
+        self.answers().await
     }
 
     /// The engine's address, for DOCKER_HOST.
@@ -68,14 +87,17 @@ impl Engine {
 
     /// Sends dockerd a signal. Its containers go on.
     pub fn signal(&self, signal: &str) -> Result<()> {
-        let found = Command::new("pgrep").args(["--full", &format!("dockerd.*{}", self.scratch.path().display())]).output()?;
-        for id in String::from_utf8(found.stdout)?.split_whitespace() {
-            let is_dockerd = std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "dockerd");
-            if is_dockerd {
-                ensure!(Command::new("kill").args(["-s", signal, id]).status()?.success(), "kill -s {signal} {id}");
-            }
+        for id in self.dockerd()? {
+            ensure!(Command::new("kill").args(["-s", signal, &id]).status()?.success(), "kill -s {signal} {id}");
         }
         Ok(())
+    }
+
+    /// The ids of this engine's dockerd: none if it does not run.
+    fn dockerd(&self) -> Result<Vec<String>> {
+        let found = Command::new("pgrep").args(["--full", &format!("dockerd.*{}", self.scratch.path().display())]).output()?;
+        let is_dockerd = |id: &&str| std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "dockerd");
+        Ok(String::from_utf8(found.stdout)?.split_whitespace().filter(is_dockerd).map(str::to_owned).collect())
     }
 
     /// A folder of files that a container may read, whoever it runs as.

@@ -27,7 +27,7 @@ impl Helm {
     /// Runs helm.
     pub fn run(&self, args: &[&str]) -> Result<Output> {
         let home = self.scratch.path();
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(folder()?.join("helm"));
         for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "HOME"] {
             command.env(name, home);
         }
@@ -85,13 +85,14 @@ pub fn object<'o>(objects: &'o [Value], kind: &str, name: &str) -> Option<&'o Va
     objects.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
 }
 
-fn binary() -> Result<&'static Path> {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    if let Some(path) = BINARY.get() {
+/// The folder that holds the helm.
+pub fn folder() -> Result<&'static Path> {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(path) = FOLDER.get() {
         return Ok(path);
     }
     let folder = last_line_of(&checkout().join("tests/helm/build.sh"))?;
-    Ok(BINARY.get_or_init(|| folder.join("helm")))
+    Ok(FOLDER.get_or_init(|| folder))
 }
 
 /// Runs one of the suites' build scripts; the last line of its stdout is a folder.

@@ -39,6 +39,7 @@ pub struct Registry {
 struct Shelf {
     repositories: Mutex<BTreeMap<String, Repository>>,
     refused: AtomicUsize,
+    layers: AtomicUsize,
 }
 
 impl Shelf {
@@ -93,6 +94,12 @@ impl Registry {
         self.shelf.refused.load(Ordering::Relaxed)
     }
 
+    /// How many times a layer was asked for, however long it then took.
+    #[must_use]
+    pub fn layers(&self) -> usize {
+        self.shelf.layers.load(Ordering::Relaxed)
+    }
+
     /// Serves an image from now on, as the only one of its repository.
     pub fn serve(&self, repository: &str, tag: &str, image: &Image, terms: Terms) {
         let blob = |kind: &str, bytes: &[u8]| json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "size": bytes.len(), "digest": digest(bytes)});
@@ -143,6 +150,7 @@ async fn answer(shelf: &Shelf, request: &Request<Incoming>) -> Response<Full<Byt
         "manifests" if reference == found.tag || reference == digest(&found.manifest) => (MANIFEST, found.manifest),
         "blobs" if reference == digest(&found.config) => ("application/octet-stream", found.config),
         "blobs" if reference == digest(&found.layer) => {
+            shelf.layers.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(found.terms.slow).await;
             ("application/octet-stream", found.layer)
         }

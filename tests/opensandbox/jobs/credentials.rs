@@ -74,6 +74,15 @@ async fn a_private_image_is_pulled_with_the_secret_s_password_and_never_without(
         world.job(name, &["true"], task(secrets)).await?;
         world.succeeded(name, status, reason).await?;
     }
+    // Docker has it now, and looks at no password any more; what Berth looks for in the Secrets must be there all the same.
+    let refused = registry.refused();
+    for (name, secret, (status, reason)) in
+        [("pull-cached-by-wrong", "pull-wrong", ("True", "Completed")), ("pull-cached-by-other", "pull-other", ("False", "ImagePullSecretUnavailable"))]
+    {
+        world.job(name, &["true"], task(&[secret])).await?;
+        world.succeeded(name, status, reason).await?;
+    }
+    assert_eq!(registry.refused(), refused, "nothing is pulled");
     world.tells_no_secret(server().await?, berth().await?).await?;
     server().await?.engine.run(&["image", "rm", "--force", &image]).map(drop)
 }

@@ -75,7 +75,20 @@ async fn a_stop_that_the_server_turns_away_is_not_told_before_the_sandbox_is_gon
     let job = world.succeeded("removed-late", "False", "Cancelled").await?;
     assert!(world.of_job(&uid(&job)).await?.is_empty(), "the end is written once the sandbox is gone");
     assert_eq!((proxy.struck(), exit_code(&job)), (2, Some(4)));
-    Ok(())
+
+    // Mode Entrypoint: what ends once a removal was sent has not ended by itself, as when a server has killed its container and not removed it.
+    let entry = World::with("removals-entry", json!({}), json!({"endpoint": proxy.url(), "executionMode": "Entrypoint"})).await?;
+    entry.script("removed-killed", "sleep 600", json!({})).await?;
+    let id = entry.sandbox(&uid(&entry.running("removed-killed").await?)).await?.id;
+    for _ in 0..3 {
+        proxy.strike("DELETE", "", 0, Fate::TurnedAway);
+    }
+    entry.cancel("removed-killed").await?;
+    until("the first removal to be sent", PATIENCE, || async { Ok((proxy.struck() > 2).then_some(())) }).await?;
+    server().await?.engine.run(&["kill", &format!("sandbox-{id}")])?;
+    let job = entry.succeeded("removed-killed", "False", "Cancelled").await?;
+    assert_eq!((exit_code(&job), entry.begun("removed-killed")), (None, 1));
+    entry.nothing_left(&uid(&job)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::world::{LONG, NAMESPACE, TENANT_SECRET, World, set_key, shared, shows};
+use super::world::{LONG, NAMESPACE, VANISHED_SECRET, World, set_key, shared, shows};
 use crate::faulty::{Fate, FaultyProxy};
 use crate::job_world::{History, condition, exit_code, succeeded, uid};
 use crate::world::server;
@@ -157,9 +157,9 @@ async fn what_happened_while_nobody_could_ask_is_told_afterwards() -> Result<()>
 async fn a_sandbox_that_another_key_does_not_see_is_unknown_until_somebody_confirms_its_loss() -> Result<()> {
     let proxy = FaultyProxy::quiet(&server().await?.domain()).await?;
     let plane = shared().await?.plane;
-    set_key(&plane.admin()?, TENANT_SECRET, "canary-tenant-a").await?;
-    proxy.take_key("canary-tenant-a");
-    let parameters = json!({"endpoint": proxy.url(), "apiKeySecretRef": {"name": TENANT_SECRET}});
+    set_key(&plane.admin()?, VANISHED_SECRET, "canary-tenant-a").await?;
+    proxy.tenants().admit("canary-tenant-a", "a");
+    let parameters = json!({"endpoint": proxy.url(), "apiKeySecretRef": {"name": VANISHED_SECRET}});
     let world = World::with("vanished", json!({"minLossConfirmationAge": "1s"}), parameters).await?;
     let history = History::of(world.jobs.clone());
     let names = ["vanished-cancelled", "vanished-deleted", "vanished-confirmed"];
@@ -171,11 +171,11 @@ async fn a_sandbox_that_another_key_does_not_see_is_unknown_until_somebody_confi
         ids.push(world.sandbox(&uid(&world.running(name).await?)).await?.id);
     }
     // Another tenant's key, to which these were never shown; and they are not there.
-    proxy.take_key("canary-tenant-b");
+    proxy.tenants().admit("canary-tenant-b", "b");
     for id in &ids {
         world.sandboxes.delete(id).await?;
     }
-    set_key(&world.client, TENANT_SECRET, "canary-tenant-b").await?;
+    set_key(&world.client, VANISHED_SECRET, "canary-tenant-b").await?;
     for name in names {
         world.unknown(name, "SandboxVanished").await?;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use berth_controllers::job::adapter::opensandbox::names::META_JOB_UID;
-use berth_controllers::job::api::{Job, JobClass};
+use berth_controllers::job::api::{Job, JobClass, OpenSandboxExecutionParameters};
 use berth_opensandbox::{Client as Sandboxes, Metadata, Sandbox};
 use berth_tests::berth::{Berth, Serve};
 use berth_tests::controlplane::{ADMIN, ControlPlane};
@@ -20,6 +20,7 @@ use berth_tests::opensandbox::{API_KEY, BUSYBOX, Server};
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::release::{Account, apply};
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -35,10 +36,14 @@ pub const NAMESPACE: &str = "sandboxed";
 /// Where the process's own objects are.
 pub const RELEASE: &str = "sandbox-release";
 const KEY_SECRET: &str = "opensandbox-key";
-/// One that a test may fill with what it likes.
+/// Those that a test may fill with what it likes, one test each.
 pub const OTHER_SECRET: &str = "other-key";
-/// The same for another test.
+/// The same for tests with tenants.
 pub const TENANT_SECRET: &str = "tenant-key";
+pub const TENANT_OTHER_SECRET: &str = "other-tenant-key";
+/// Of sandboxes that another key does not see.
+pub const VANISHED_SECRET: &str = "vanished-key";
+const KEY_SECRETS: [&str; 5] = [KEY_SECRET, OTHER_SECRET, TENANT_SECRET, TENANT_OTHER_SECRET, VANISHED_SECRET];
 /// The Secret with the installation's identity, as the chart names it.
 pub const INSTALLATION: &str = "sandbox-release/berth-installation";
 
@@ -137,7 +142,7 @@ pub async fn prepare(plane: &ControlPlane) -> Result<Account> {
         apply(&client, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})).await?;
     }
     set_key(&client, KEY_SECRET, API_KEY).await?;
-    let secrets = [KEY_SECRET, OTHER_SECRET, TENANT_SECRET].map(|name| json!({"namespace": RELEASE, "name": name}));
+    let secrets = KEY_SECRETS.map(|name| json!({"namespace": RELEASE, "name": name}));
     let values = json!({"crds": {"install": false},
         "jobs": {"enabled": true, "openSandbox": {"enabled": true, "apiKeySecrets": secrets, "referenceNamespaces": [NAMESPACE]}}});
     let mut objects = Helm::new()?.rendered("sandboxed", RELEASE, &values)?;
@@ -153,7 +158,7 @@ pub async fn set_key(client: &Client, name: &str, key: &str) -> Result<()> {
 
 /// The process that carries Jobs on `kubeconfig`'s server. It says everything that it can say.
 pub fn serve(kubeconfig: &Path) -> Serve {
-    let keys = [KEY_SECRET, OTHER_SECRET].map(|name| format!("--jobs-opensandbox-api-key={RELEASE}/{name}"));
+    let keys = KEY_SECRETS.map(|name| format!("--jobs-opensandbox-api-key={RELEASE}/{name}"));
     let serve = Serve::new(kubeconfig).arg("--jobs").arg(format!("--jobs-opensandbox={INSTALLATION}")).env("RUST_LOG", "trace");
     keys.into_iter().fold(serve, Serve::arg)
 }
@@ -249,19 +254,25 @@ impl World {
 
     /// Waits until the class says that its server answers.
     pub async fn ready(&self) -> Result<()> {
-        self.class_is("BackendReady", "True", "Reachable").await
+        self.class_is("BackendReady", "True", "Reachable").await.map(drop)
     }
 
-    /// Waits until the class has that condition.
-    pub async fn class_is(&self, kind: &str, status: &str, reason: &str) -> Result<()> {
+    /// Waits until the class has that condition; answers its message.
+    pub async fn class_is(&self, kind: &str, status: &str, reason: &str) -> Result<String> {
         let api: Api<JobClass> = Api::all(self.client.clone());
         until(&format!("class {} with {kind}={status} {reason}", self.class), PATIENCE, || async {
-            let class = api.get(&self.class).await?;
-            let conditions = class.status.iter().flat_map(|status| &status.conditions);
-            let is = conditions.into_iter().any(|found| found.type_ == kind && found.status == status && found.reason == reason);
-            Ok(is.then_some(()))
+            let conditions = api.get(&self.class).await?.status.unwrap_or_default().conditions;
+            let is = |found: &Condition| found.type_ == kind && found.status == status && found.reason == reason;
+            Ok(conditions.into_iter().find(is).map(|found| found.message))
         })
         .await
+    }
+
+    /// Changes the class's parameters.
+    pub async fn patch_parameters(&self, spec: Value) -> Result<()> {
+        let api: Api<OpenSandboxExecutionParameters> = Api::all(self.client.clone());
+        api.patch(&self.class, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
+        Ok(())
     }
 
     /// A Job that runs `argv`, with `extra` in its spec.

@@ -22,6 +22,9 @@ use crate::job::reason::Readiness;
 /// How old a key may be that is used.
 const KEY_AGE: Duration = Duration::from_secs(30);
 
+/// Counts the keys of all endpoints, by two for each: parameters that are told of another Secret have another endpoint, whose key is another as well.
+static KEYS: AtomicU64 = AtomicU64::new(0);
+
 /// How long a worker waits for an answer that decides an end.
 const ON_THE_SPOT: Duration = Duration::from_secs(10);
 /// So many workers wait for one server at once; they carry other backends' Jobs as well.
@@ -54,7 +57,7 @@ pub struct Endpoint {
     key_refused: AtomicU32,
     /// Why it could not be read last.
     key_trouble: Mutex<Option<NoApiKey>>,
-    /// Counts keys, by two for each: what is asked while one takes the other's place is of neither.
+    /// Which key is in use, by [`KEYS`]: what is asked while one takes the other's place is of neither.
     generation: AtomicU64,
     /// Workers that wait for an answer of this server.
     waiting: Arc<Semaphore>,
@@ -143,9 +146,10 @@ impl Endpoint {
     fn set_key(&self, key: Option<SecretString>) {
         let is_new = key.as_ref().map(ExposeSecret::expose_secret) != self.key.borrow().as_ref().map(ExposeSecret::expose_secret);
         if is_new {
-            self.generation.fetch_add(1, Ordering::SeqCst);
+            let changing = KEYS.fetch_add(2, Ordering::SeqCst) + 1;
+            self.generation.store(changing, Ordering::SeqCst);
             self.key.send_replace(key);
-            self.generation.fetch_add(1, Ordering::SeqCst);
+            self.generation.store(changing + 1, Ordering::SeqCst);
             self.key_refused.store(0, Ordering::Relaxed);
         }
     }
@@ -243,6 +247,10 @@ mod tests {
             assert_eq!(!known.contains(&endpoint.key_generation()), is_new, "{key}");
             known.push(endpoint.key_generation());
         }
+        // The parameters name another Secret now.
+        let next = self::endpoint();
+        next.set_key(Some("c".into()));
+        assert!(!known.contains(&next.key_generation()));
     }
 
     #[tokio::test(start_paused = true)]

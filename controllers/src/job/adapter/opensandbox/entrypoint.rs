@@ -48,6 +48,9 @@ impl Task {
         match self.get(&id, facts).await? {
             Some(sandbox) => {
                 let execution = of_entrypoint(&sandbox, now);
+                if facts.removing && matches!(execution, Execution::Ended(Ending::Exited { .. })) {
+                    return self.show_remains("the process was stopped, and its sandbox is still there", facts);
+                }
                 if let Execution::Running(started) = execution {
                     facts.started.get_or_insert(started);
                     self.renew(&id, facts).await?;

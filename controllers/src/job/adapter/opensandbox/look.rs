@@ -130,7 +130,7 @@ impl Task {
     }
 
     /// It is over, but for what may be left of it: that must go before the end is certain.
-    fn show_remains(&self, why: &'static str, facts: &mut Facts) -> Result<(), Trouble> {
+    pub(super) fn show_remains(&self, why: &'static str, facts: &mut Facts) -> Result<(), Trouble> {
         facts.remains = Some(why);
         facts.strays = true;
         self.show(Execution::Starting(None), facts)

@@ -51,8 +51,8 @@ pub struct Facts {
     pub known: Recorded,
     /// The sandbox of `known`, as the server last told of it.
     pub sandbox: Option<Sandbox>,
-    /// How its execd is reached.
-    pub execd: Option<Execd>,
+    /// How its execd is reached, and by which of the endpoint's keys that was told.
+    pub execd: Option<(Execd, u64)>,
     /// What is seen of the execution.
     pub execution: Execution,
     /// Why there is none.
@@ -67,6 +67,8 @@ pub struct Facts {
     pub creates: u32,
     /// Until when a create without an answer may still come to something.
     pub ambiguous_until: Option<Timestamp>,
+    /// A removal of the sandbox of `known` was sent: what ends from then on does not end by itself.
+    pub removing: bool,
     /// The sandbox of `known` was removed by us, and is not there any more.
     pub removed: bool,
     /// The sandbox that the server showed us last, and by which of the endpoint's keys.

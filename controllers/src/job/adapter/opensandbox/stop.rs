@@ -38,7 +38,7 @@ impl Task {
         let paused = matches!(sandbox.status.state, State::Paused | State::Pausing | State::Resuming);
         if self.endpoint.is_entrypoint() {
             let execution = of_entrypoint(&sandbox, self.now());
-            if matches!(execution, Execution::Ended(Ending::Exited { .. })) {
+            if matches!(execution, Execution::Ended(Ending::Exited { .. })) && !facts.removing {
                 facts.execution = execution; // it had ended before
                 return Ok(());
             }
@@ -101,6 +101,7 @@ impl Task {
         let key = self.endpoint.key_generation();
         let was_taken = {
             let _sending = self.sending()?;
+            facts.removing |= facts.known.sandbox.as_deref() == Some(id);
             self.endpoint.note(self.endpoint.client.delete(id).await)?
         };
         let limit = Instant::now() + REMOVAL;

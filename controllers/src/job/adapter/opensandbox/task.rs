@@ -181,14 +181,15 @@ impl Task {
         Ok(found)
     }
 
-    /// The execd of the sandbox of that id.
+    /// The execd of the sandbox of that id. One that was told of by another key may be used with that key, or by a TLS that is not trusted any more.
     pub async fn execd(&self, id: &str, facts: &mut Facts) -> Result<Execd, Trouble> {
-        if let Some(execd) = &facts.execd {
+        let key = self.endpoint.key_generation();
+        if let Some((execd, _)) = facts.execd.as_ref().filter(|(_, by)| *by == key) {
             return Ok(execd.clone());
         }
         let token = self.shared.installation().await?.token(&self.uid);
         let execd = self.endpoint.note(self.endpoint.client.execd(id, self.endpoint.access(), Some(token)).await)?;
-        facts.execd = Some(execd.clone());
+        facts.execd = Some((execd.clone(), key));
         Ok(execd)
     }
 
