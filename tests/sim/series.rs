@@ -314,7 +314,9 @@ fn requests(served: &Served, adapter: &'static str) {
             served.metrics.jobs.requested(&Request { adapter, operation, outcome, took: Duration::ZERO });
         }
     }
-    served.metrics.jobs.stepped(&Group { class: String::new(), adapter }, &Step::Reattached);
+    for step in [Step::Reattached, Step::Swept, Step::DoubleRemoved] {
+        served.metrics.jobs.stepped(&Group { class: String::new(), adapter }, &step);
+    }
 }
 
 /// With `--jobs` there is more, by a budget that the docs promise.

@@ -46,6 +46,10 @@ async fn a_crowd_runs_once_each_and_leaves_nothing() -> Result<()> {
             let job = world.succeeded(&name, wanted.0, wanted.1).await?;
             ensure!(exit_code(&job) == Some(code), "{name}: {:?}", job.status);
         }
+        if number == 4 {
+            // While others run.
+            world.tells_no_secret(&server, berth().await?).await?;
+        }
         ensure!(world.begun(&name) == 1, "{name} began {} times", world.begun(&name));
         world.nothing_left(&id).await?;
         world.delete(&name).await?;

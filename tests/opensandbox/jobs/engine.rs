@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use berth_controllers::job::api::Job;
 use berth_opensandbox::Metadata;
 use berth_tests::image::Image;
@@ -11,7 +11,6 @@ use berth_tests::opensandbox::Server;
 use berth_tests::poll::{PATIENCE, until};
 use berth_tests::registry::{Registry, Terms};
 use kube::Api;
-use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::world::{LONG, NAMESPACE, World, berth, shared};
@@ -34,8 +33,6 @@ struct Bed {
     entry: World,
     /// Begins the names of its Jobs.
     prefix: &'static str,
-    /// Where its sandboxes reach this machine.
-    told: String,
 }
 
 impl Bed {
@@ -47,8 +44,7 @@ impl Bed {
         let entry = World::of(plane, &server, &format!("{prefix}-entry"), json!({"minLossConfirmationAge": "0s"}), parameters("Entrypoint")).await?;
         fenced.ready().await?;
         entry.ready().await?;
-        let told = server.engine.gateway().context("a network")?;
-        Ok(Self { server, fenced, entry, prefix, told })
+        Ok(Self { server, fenced, entry, prefix })
     }
 
     fn name(&self, name: &str) -> String {
@@ -57,9 +53,7 @@ impl Bed {
 
     /// A Job of this bed; answers its UID.
     async fn job(&self, world: &World, name: &str, text: &str, extra: Value) -> Result<String> {
-        let name = self.name(name);
-        let text = format!("wget -q -O /dev/null {}\n{text}", world.counter.url_at(&self.told, &name));
-        Ok(uid(&world.job(&name, &["sh", "-c", &text], extra).await?))
+        Ok(uid(&world.script(&self.name(name), text, extra).await?))
     }
 
     /// Waits for the end of a Job: one of these, and so many starts.
@@ -142,8 +136,7 @@ async fn down_and_up(prefix: &'static str, signal: &str) -> Result<()> {
     let is_told = |job: &Job| condition(job, "Succeeded").0 != "Unknown" || condition(job, "BackendObserved") == unconfirmed;
     let job = entry.until(&name, "over, or unconfirmed", LONG, is_told).await?;
     if condition(&job, "Succeeded").0 == "Unknown" {
-        let annotations = json!({"execution.ayatori.ddupan.top/confirm-backend-lost": uid(&job)});
-        entry.jobs.patch(&name, &PatchParams::default(), &Patch::Merge(json!({"metadata": {"annotations": annotations}}))).await?;
+        entry.confirm_loss(&name).await?;
         bed.ended(entry, "entry-created", &[LOST], 0).await?;
     } else {
         bed.ended(entry, "entry-created", &[created], 1).await?;

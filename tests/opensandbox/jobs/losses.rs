@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use berth_controllers::job::adapter::opensandbox::names::{META_INSTALLATION, META_JOB_NAME, META_JOB_NAMESPACE, META_JOB_UID};
+use berth_controllers::job::adapter::opensandbox::names::{ENV_EXECD_TOKEN, META_INSTALLATION, META_JOB_NAME, META_JOB_NAMESPACE, META_JOB_UID};
 use berth_opensandbox::{CreateSandbox, Metadata};
 use berth_tests::poll::{PATIENCE, stays, until};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -67,11 +67,12 @@ async fn what_is_taken_away_is_lost_once_that_is_certain() -> Result<()> {
     world.nothing_left(&uid(&job)).await
 }
 
+/// A request for a sandbox that looks like one of Berth's.
 pub fn twin(of: &Metadata) -> CreateSandbox {
     CreateSandbox {
         image: berth_opensandbox::Image { uri: berth_tests::opensandbox::BUSYBOX.to_owned(), auth: None },
         entrypoint: ["tail", "-f", "/dev/null"].map(str::to_owned).to_vec(),
-        env: std::collections::BTreeMap::new(),
+        env: std::collections::BTreeMap::from([(ENV_EXECD_TOKEN.to_owned(), "canary-token-of-what-a-test-has-made".into())]),
         resource_limits: std::collections::BTreeMap::new(),
         resource_requests: std::collections::BTreeMap::new(),
         timeout: Some(600),

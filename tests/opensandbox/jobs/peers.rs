@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use berth_tests::poll::{PATIENCE, stays, until};
 use k8s_openapi::ByteString;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use super::world::{LONG, TENANT_OTHER_SECRET, TENANT_SECRET, World, berth, set_key, shared};
+use super::world::{TENANT_OTHER_SECRET, TENANT_SECRET, World, berth, set_key, shared};
 use crate::faulty::FaultyProxy;
 use crate::job_world::{condition, exit_code, succeeded, uid};
 use crate::tls::{Authority, TlsFront};
@@ -49,7 +49,7 @@ async fn a_server_of_a_private_authority_is_trusted_by_the_class_s_bundle_which_
     let job = world.succeeded("tls", "False", "ProcessFailed").await?;
     assert_eq!((exit_code(&job), world.begun("tls")), (Some(3), 1));
     world.nothing_left(&uid(&job)).await?;
-    said.push(world.all_said(&berth().await?.log()).await?);
+    world.tells_no_secret(server().await?, berth().await?).await?;
     for canary in ["canary-authority", "canary-stranger", "canary-name", "canary-second"] {
         assert!(!said.iter().any(|text| text.contains(canary)), "{canary} was told");
     }
@@ -59,29 +59,10 @@ async fn a_server_of_a_private_authority_is_trusted_by_the_class_s_bundle_which_
 /// How long a sandbox must be missing to count as gone, and some looks more.
 const BELIEVED: Duration = Duration::from_secs(40);
 
-/// A Job that runs until [`Held::let_go`].
-struct Held {
-    name: String,
-    container: String,
-}
-
-impl Held {
-    async fn new(world: &World, name: &str) -> Result<Self> {
-        world.script(name, "while [ ! -e /tmp/go ]; do sleep 1; done", json!({})).await?;
-        let job = world.running(name).await?;
-        let id = job.status.as_ref().and_then(|status| status.execution.as_ref()).and_then(|execution| execution.id("Sandbox")).context("a sandbox")?;
-        Ok(Self { name: name.to_owned(), container: format!("sandbox-{id}") })
-    }
-
-    async fn let_go(&self) -> Result<()> {
-        server().await?.engine.run(&["exec", &self.container, "touch", "/tmp/go"]).map(drop)
-    }
-
-    async fn vanishes(&self, world: &World) -> Result<()> {
-        let wanted = ("False".to_owned(), "SandboxVanished".to_owned());
-        let is = |job: &_| succeeded(job).1 == "ResultUnknown" && condition(job, "BackendObserved") == wanted;
-        world.until(&self.name, "unknown, its sandbox vanished", LONG, is).await.map(drop)
-    }
+/// A Job that runs until the gate of its name is opened.
+async fn held(world: &World, name: &str) -> Result<()> {
+    world.script(name, &world.wait_at(name), json!({})).await?;
+    world.running(name).await.map(drop)
 }
 
 /// No Job of these has ended.
@@ -96,7 +77,7 @@ async fn undecided(world: &World, names: &[&str]) -> Result<bool> {
 async fn a_key_of_another_tenant_decides_nothing_about_what_runs_and_one_of_the_same_goes_on() -> Result<()> {
     berth().await?;
     let plane = shared().await?.plane;
-    let proxy = FaultyProxy::start(&server().await?.domain(), 0, 0).await?;
+    let proxy = FaultyProxy::quiet(&server().await?.domain()).await?;
     let tenants = proxy.tenants();
     for (key, tenant) in [("canary-a-1", "a"), ("canary-a-2", "a"), ("canary-a-3", "a"), ("canary-b-1", "b")] {
         tenants.admit(key, tenant);
@@ -110,20 +91,23 @@ async fn a_key_of_another_tenant_decides_nothing_about_what_runs_and_one_of_the_
     let moved = World::of(plane, server().await?, "tenants-moved", json!({}), parameters(TENANT_OTHER_SECRET)).await?;
     rotated.ready().await?;
     moved.ready().await?;
-    let kept = Held::new(&rotated, "tenant-kept").await?;
-    let cancelled = Held::new(&rotated, "tenant-cancelled").await?;
-    let kept_moved = Held::new(&moved, "tenant-moved").await?;
+    let all = [(&rotated, "tenant-kept"), (&rotated, "tenant-cancelled"), (&moved, "tenant-moved")];
+    for (world, name) in all {
+        held(world, name).await?;
+    }
 
     set_key(&client, TENANT_SECRET, "canary-b-1").await?;
     moved.patch_parameters(json!({"apiKeySecretRef": {"name": TENANT_SECRET}})).await?;
     tenants.revoke("canary-a-2");
-    tokio::try_join!(kept.vanishes(&rotated), cancelled.vanishes(&rotated), kept_moved.vanishes(&moved))?;
+    for (world, name) in all {
+        world.unknown(name, "SandboxVanished").await?;
+    }
     rotated.cancel("tenant-cancelled").await?;
     // The other tenant has sandboxes of ours as well: that says nothing of those.
     rotated.script("tenant-new", "exit 4", json!({})).await?;
     let new = rotated.succeeded("tenant-new", "False", "ProcessFailed").await?;
     rotated.nothing_left(&uid(&new)).await?;
-    let names = ["tenant-kept", "tenant-cancelled", "tenant-moved"];
+    let names = all.map(|(_, name)| name);
     stays("nothing is decided", BELIEVED, || undecided(&rotated, &names)).await?;
 
     // A new key of the old tenant, and the first Secret again with another one.
@@ -131,16 +115,14 @@ async fn a_key_of_another_tenant_decides_nothing_about_what_runs_and_one_of_the_
     set_key(&client, TENANT_OTHER_SECRET, "canary-a-3").await?;
     moved.patch_parameters(json!({"apiKeySecretRef": {"name": TENANT_OTHER_SECRET}})).await?;
     rotated.succeeded("tenant-cancelled", "False", "Cancelled").await?;
-    for (world, held) in [(&rotated, &kept), (&moved, &kept_moved)] {
-        world.succeeded(&held.name, "Unknown", "Running").await?;
-        held.let_go().await?;
-        let job = world.succeeded(&held.name, "True", "Completed").await?;
+    for (world, name) in [(&rotated, "tenant-kept"), (&moved, "tenant-moved")] {
+        world.succeeded(name, "Unknown", "Running").await?;
+        world.counter.open(name);
+        let job = world.succeeded(name, "True", "Completed").await?;
         world.nothing_left(&uid(&job)).await?;
     }
     for name in ["tenant-kept", "tenant-cancelled", "tenant-moved", "tenant-new"] {
         assert_eq!(rotated.begun(name), 1, "{name}");
     }
-    let said = rotated.all_said(&berth().await?.log()).await?;
-    assert!(!said.contains("canary-a-") && !said.contains("canary-b-"));
-    Ok(())
+    rotated.tells_no_secret(server().await?, berth().await?).await
 }

@@ -23,7 +23,7 @@ async fn container(world: &World, name: &str) -> Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_sandbox_runs_its_command_no_second_time() -> Result<()> {
     berth().await?;
-    let proxy = FaultyProxy::start(&server().await?.domain(), 0, 0).await?;
+    let proxy = FaultyProxy::quiet(&server().await?.domain()).await?;
     let world = World::with("restarts", json!({}), json!({"endpoint": proxy.url()})).await?;
     let entry = World::with("restarts-entry", json!({}), json!({"executionMode": "Entrypoint"})).await?;
     let history = History::of(world.jobs.clone());

@@ -20,7 +20,7 @@ fn is(status: &str, reason: &str) -> (String, String) {
 }
 
 impl World {
-    async fn unknown(&self, name: &str, reason: &str) -> Result<()> {
+    pub(super) async fn unknown(&self, name: &str, reason: &str) -> Result<()> {
         let what = format!("unknown, {reason}");
         self.until(name, &what, LONG, |job| condition(job, "BackendObserved") == is("False", reason)).await.map(drop)
     }
@@ -31,7 +31,7 @@ impl World {
     }
 
     /// An administrator confirms that it is lost.
-    async fn confirm_loss(&self, name: &str) -> Result<()> {
+    pub(super) async fn confirm_loss(&self, name: &str) -> Result<()> {
         let own = uid(&self.jobs.get(name).await?);
         self.patch(name, json!({"metadata": {"annotations": {"execution.ayatori.ddupan.top/confirm-backend-lost": own}}})).await?;
         self.succeeded(name, "False", "BackendLost").await.map(drop)
