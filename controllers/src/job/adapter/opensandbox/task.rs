@@ -181,7 +181,7 @@ impl Task {
         Ok(found)
     }
 
-    /// The execd of the sandbox of that id. One that was told of by another key may be used with that key, or by a TLS that is not trusted any more.
+    /// The execd of the sandbox of that id. One that is known by another key would be spoken to with that one: it is asked for anew.
     pub async fn execd(&self, id: &str, facts: &mut Facts) -> Result<Execd, Trouble> {
         let key = self.endpoint.key_generation();
         if let Some((execd, _)) = facts.execd.as_ref().filter(|(_, by)| *by == key) {
