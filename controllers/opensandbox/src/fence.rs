@@ -44,8 +44,8 @@ done
 if ( set -C; echo "$$ $__berth_o" > "$1" ) 2>/dev/null; then ( shift 2; exec "$@" ); __berth=$?; echo "exit $__berth" >> "$1"; exit $__berth; fi
 [ -e "$1" ] || exit 125; exit 124"#;
 
-/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells whether a process of the sandbox ran out of memory since
-/// the start, in one file of cgroup v2 or another of v1. The mark of a stop is looked for last: it was there before whatever the stop brought about.
+/// The second look after `kill -0` failed is for a command that ended in between. The kernel tells (cgroups of version 2, then 1) whether a process of the sandbox
+/// ran out of memory since the start. The mark of a stop is looked for last: it was there before whatever the stop brought about.
 const QUERY: &str = r#"l=$1; n=; { read n < "$l.instance"; } 2>/dev/null; [ "$n" = "$2" ] || { echo other; exit; }
 p=; c=; e=; { read p c; read e; } 2>/dev/null < "$l"
 if [ -z "$e" ]; then
@@ -54,10 +54,10 @@ if [ -z "$e" ]; then
   if kill -0 "$p" 2>/dev/null; then echo running; exit; fi
   { read p c; read e; } < "$l"; if [ -z "$e" ]; then e=lost; fi
 fi
-x=; for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
-  { while read k v; do if [ "$k" = oom_kill ]; then x=$v; fi; done < "$f"; } 2>/dev/null
+m=${c:-0}; for f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+  { while read k v; do if [ "$k" = oom_kill ]; then m=$v; fi; done < "$f"; } 2>/dev/null
 done
-o=; if [ "${x:-0}" != "${c:-0}" ]; then o=" oom"; fi
+o=; if [ "$m" != "${c:-0}" ]; then o=" oom"; fi
 if [ -e "$l.stop" ]; then e="$e stopped"; fi
 echo "$e$o""#;
 

@@ -193,7 +193,8 @@ fn a_state_is_read_as_it_is_printed() {
 
 /// The count of the machine's own cgroup, where it tells it.
 fn kills() -> Option<String> {
-    let events = std::fs::read_to_string("/sys/fs/cgroup/memory.events").ok()?;
+    let files = ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"];
+    let events = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
     events.lines().find_map(|line| line.strip_prefix("oom_kill ").map(str::to_owned))
 }
 
