@@ -279,6 +279,12 @@ impl Error {
         }
     }
 
+    /// Whether the call may have had its effect all the same, also where it may be sent again.
+    #[must_use]
+    pub fn may_have_had_effect(&self) -> bool {
+        !matches!(self.failure, Failure::NotSent(_)) && self.certainty() != Certainty::Definite
+    }
+
     /// What the answer said, if there was one.
     #[must_use]
     pub fn code(&self) -> Option<Code> {

@@ -127,7 +127,7 @@ pub fn is_passed_on(name: &str) -> bool {
 /// shell that fails (it can't fork, say) by 1, 2 or from 126 on, where no signal's are.
 #[must_use]
 pub fn is_of_command(code: i32) -> bool {
-    !matches!(code, EXIT_OTHER_INSTANCE | EXIT_STARTED_BEFORE | EXIT_NO_LOCK) && matches!(code, 0 | 3..126 | 129..=192)
+    !matches!(code, EXIT_OTHER_INSTANCE | EXIT_STARTED_BEFORE | EXIT_NO_LOCK) && matches!(code, 0 | 3..=125 | 129..=192)
 }
 
 /// The lock of one command.

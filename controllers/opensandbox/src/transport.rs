@@ -184,7 +184,9 @@ impl Transport {
 
     async fn exchange(&self, operation: Operation, peer: Peer, request: RequestBuilder) -> Result<Response, Error> {
         let response = request.send().await.map_err(|error| failure(operation, &error))?;
+        // Of a gateway's own answer the date is the gateway's.
         if peer == Peer::Server
+            && !matches!(response.status().as_u16(), 502..=504)
             && let Some(date) = response.headers().get(DATE).and_then(|date| rfc2822::parse(date.to_str().ok()?).ok())
         {
             *self.dated.lock().unwrap_or_else(PoisonError::into_inner) = Some((date.timestamp(), Instant::now()));

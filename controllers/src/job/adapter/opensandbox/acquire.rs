@@ -53,7 +53,7 @@ impl Task {
             },
         };
         facts.ambiguous_until = None;
-        self.shown(&sandbox, key, facts);
+        facts.is_shown(&sandbox, key);
         self.plant(&sandbox, facts).await
     }
 
@@ -114,7 +114,7 @@ impl Task {
         if matches!(&sent, Err(Error { failure: CallFailure::NotSent(_), .. })) {
             facts.creates -= 1;
         }
-        Ok(sent)
+        Ok(sent.map(|sandbox| self.endpoint.by_our_clock(sandbox, self.now())))
     }
 
     fn create_failed(&self, error: &Error, facts: &mut Facts) {
@@ -267,7 +267,9 @@ impl Task {
             Err(Unresolved::Call(error)) => Err(error.into()),
             Err(Unresolved::Missing((_, message))) => {
                 facts.execution = Execution::Starting(Some(Wait { reason: Unfinished::WaitingForReference, message, give_up: None }));
-                facts.due = Some(missing_again(self.created, self.now()));
+                // A sandbox that waits with it is renewed at each look.
+                let now = self.now();
+                facts.due = Some(missing_again(self.created, now).min(after(now, self.endpoint.spans.lease / 4)));
                 Ok(None)
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use berth_api::duration;
-use berth_opensandbox::{Access, CallObserver, Client, Error, ServerUrl, Settings, Timeouts};
+use berth_opensandbox::{Access, CallObserver, Client, Error, Sandbox, ServerUrl, Settings, Timeouts};
 use berth_runtime::lock;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::Tools;
 use super::own_secrets::{NoApiKey, api_key};
-use super::page::retry;
+use super::page::{retry, timed};
 use crate::job::api::opensandbox::{ExecdAccess, ExecutionMode, OpenSandboxExecutionParametersSpec};
 use crate::job::reason::Readiness;
 
@@ -192,9 +192,17 @@ impl Endpoint {
         result
     }
 
-    /// How far the server's clock is ahead of that time. What it tells of, and is told, is by its clock.
+    /// How far the server's clock is ahead of that time. What it tells of, and is told, is by its clock. A date has whole seconds: what may come of that
+    /// is none.
     pub fn ahead(&self, now: Timestamp) -> SignedDuration {
-        self.client.server_time().map_or(SignedDuration::ZERO, |theirs| theirs.duration_since(now))
+        const WITHIN: SignedDuration = SignedDuration::from_secs(2);
+        let ahead = self.client.server_time().map_or(SignedDuration::ZERO, |theirs| theirs.duration_since(now));
+        if ahead.abs() <= WITHIN { SignedDuration::ZERO } else { ahead }
+    }
+
+    /// A sandbox as the server has told it, with its times by our clock.
+    pub fn by_our_clock(&self, sandbox: Sandbox, now: Timestamp) -> Sandbox {
+        timed(sandbox, self.ahead(now))
     }
 
     pub fn readiness(&self) -> Option<(Readiness, String)> {

@@ -86,7 +86,7 @@ impl Task {
         if let Some(sandbox) = self.list().await?.into_iter().find(|sandbox| is_of(sandbox, instance)) {
             facts.known.sandbox = Some(sandbox.id.clone());
             facts.refused = None;
-            self.shown(&sandbox, key, facts);
+            facts.is_shown(&sandbox, key);
             return self.show(of_entrypoint(&sandbox, now), facts);
         }
         if facts.refused.is_some() {
@@ -136,7 +136,7 @@ impl Task {
             Ok(sandbox) => {
                 facts.known.sandbox = Some(sandbox.id.clone());
                 facts.execution = of_entrypoint(&sandbox, self.now());
-                self.shown(&sandbox, key, facts);
+                facts.is_shown(&sandbox, key);
                 return Ok(());
             }
             Err(error) => error,

@@ -6,7 +6,7 @@ use berth_opensandbox::fence::State as Lock;
 use berth_opensandbox::{Code, CommandStatus, Execd};
 use k8s_openapi::jiff::Timestamp;
 
-use super::page::Facts;
+use super::page::{Facts, shifted};
 use super::task::{Task, Trouble};
 use super::verdict::{Shown, of_lock, of_sandbox, with_code};
 use crate::job::api::spec::DesiredState;
@@ -67,7 +67,8 @@ impl Task {
         let execd = self.execd(id, facts).await?;
         let status = self.command(&execd, facts).await?;
         if let Some(begun) = status.as_ref().and_then(|status| status.started_at) {
-            self.began(begun, facts);
+            let now = self.now();
+            self.began(shifted(begun, -self.endpoint.ahead(now)).min(now), facts);
         }
         if status.as_ref().is_some_and(|status| status.running) {
             facts.unlocked_since = None;

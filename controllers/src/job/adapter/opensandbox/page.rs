@@ -67,7 +67,7 @@ pub struct Facts {
     pub creates: u32,
     /// Until when a create without an answer may still come to something.
     pub ambiguous_until: Option<Timestamp>,
-    /// A removal of the sandbox of `known` was sent: what ends from then on does not end by itself.
+    /// A removal of the sandbox of `known` may have been taken: what ends from then on does not end by itself.
     pub removing: bool,
     /// The sandbox of `known` was removed by us, and is not there any more.
     pub removed: bool,
@@ -120,10 +120,10 @@ impl Facts {
         self.failing_since = None;
     }
 
-    /// The server, whose clock is ahead of ours by that much, shows a sandbox.
-    pub fn is_shown(&mut self, sandbox: &Sandbox, key: u64, ahead: SignedDuration) {
+    /// The server shows a sandbox to that key.
+    pub fn is_shown(&mut self, sandbox: &Sandbox, key: u64) {
         (self.missing_since, self.missed_by) = (None, None);
-        self.lives_until = sandbox.expires_at.map(|until| shifted(until, -ahead)).or(self.lives_until);
+        self.lives_until = sandbox.expires_at.or(self.lives_until);
         self.shown = Some((sandbox.id.clone(), key));
         self.sandbox = Some(sandbox.clone());
     }
@@ -180,6 +180,12 @@ impl Facts {
 /// A time by a clock that is ahead by that much.
 pub fn shifted(at: Timestamp, by: SignedDuration) -> Timestamp {
     at.checked_add(by).unwrap_or(at)
+}
+
+/// A sandbox that was told by a clock that is ahead by that much.
+pub fn timed(sandbox: Sandbox, ahead: SignedDuration) -> Sandbox {
+    let at = |time| shifted(time, -ahead);
+    Sandbox { created_at: at(sandbox.created_at), expires_at: sandbox.expires_at.map(at), ..sandbox }
 }
 
 pub fn retry(failures: u32) -> u64 {
@@ -317,7 +323,7 @@ mod tests {
         let now: Timestamp = "2026-01-01T00:00:10Z".parse().unwrap();
         let mut facts = Facts::default();
         assert!(!facts.has_shown("s", 2));
-        facts.is_shown(&sandbox, 2, SignedDuration::ZERO);
+        facts.is_shown(&sandbox, 2);
         assert!(facts.has_shown("s", 2) && !facts.has_shown("s", 4) && !facts.has_shown("other", 2));
         facts.is_missed(2);
         facts.missing_since = Some(now);
@@ -328,12 +334,17 @@ mod tests {
     }
 
     #[test]
-    fn how_long_a_sandbox_lives_is_told_by_its_server_s_clock() {
+    fn what_a_server_tells_of_times_is_by_its_clock() {
         let expires = "2026-01-01T02:00:00Z";
         let sandbox = serde_json::json!({"id": "s", "status": {"state": "Running"}, "createdAt": "2026-01-01T00:00:00Z", "expiresAt": expires});
-        let mut facts = Facts::default();
-        facts.is_shown(&serde_json::from_value(sandbox).unwrap(), 2, SignedDuration::from_hours(1));
-        assert_eq!(facts.lives_until, Some("2026-01-01T01:00:00Z".parse().unwrap()), "its clock is an hour ahead");
+        let sandbox: Sandbox = serde_json::from_value(sandbox).unwrap();
+        // An hour ahead, and an hour behind.
+        for (ahead, created, lives) in [(1, "2025-12-31T23:00:00Z", "2026-01-01T01:00:00Z"), (-1, "2026-01-01T01:00:00Z", "2026-01-01T03:00:00Z")] {
+            let sandbox = timed(sandbox.clone(), SignedDuration::from_hours(ahead));
+            let mut facts = Facts::default();
+            facts.is_shown(&sandbox, 2);
+            assert_eq!((sandbox.created_at, facts.lives_until), (created.parse().unwrap(), Some(lives.parse().unwrap())));
+        }
     }
 
     #[test]

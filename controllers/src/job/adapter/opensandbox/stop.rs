@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use berth_opensandbox::State;
 use berth_opensandbox::fence::{Signal, State as Lock};
+use berth_opensandbox::{Error, State};
 use tokio::time::Instant;
 
 use super::page::Facts;
@@ -101,8 +101,10 @@ impl Task {
         let key = self.endpoint.key_generation();
         let was_taken = {
             let _sending = self.sending()?;
-            facts.removing |= facts.known.sandbox.as_deref() == Some(id);
-            self.endpoint.note(self.endpoint.client.delete(id).await)?
+            let sent = self.endpoint.note(self.endpoint.client.delete(id).await);
+            let may_stop = sent.as_ref().map_or_else(Error::may_have_had_effect, |was_taken| *was_taken);
+            facts.removing |= may_stop && facts.known.sandbox.as_deref() == Some(id);
+            sent?
         };
         let limit = Instant::now() + REMOVAL;
         loop {

@@ -157,7 +157,8 @@ impl Task {
         let key = self.endpoint.key_generation();
         match self.endpoint.note(self.endpoint.client.get(id).await) {
             Ok(sandbox) => {
-                self.shown(&sandbox, key, facts);
+                let sandbox = self.endpoint.by_our_clock(sandbox, self.now());
+                facts.is_shown(&sandbox, key);
                 Ok(Some(sandbox))
             }
             Err(error) if error.is_sandbox_not_found() => {
@@ -168,15 +169,11 @@ impl Task {
         }
     }
 
-    /// The server shows it to that key.
-    pub fn shown(&self, sandbox: &Sandbox, key: u64, facts: &mut Facts) {
-        facts.is_shown(sandbox, key, self.endpoint.ahead(self.now()));
-    }
-
     /// The sandboxes of this Job, the oldest first, by their ids where times are the same.
     pub async fn list(&self) -> Result<Vec<Sandbox>, Trouble> {
         let installation = self.shared.installation().await?;
-        let mut found = self.endpoint.note(self.endpoint.client.list(&of_job(&installation.id, &self.uid)).await)?;
+        let told = self.endpoint.note(self.endpoint.client.list(&of_job(&installation.id, &self.uid)).await)?;
+        let mut found: Vec<Sandbox> = told.into_iter().map(|sandbox| self.endpoint.by_our_clock(sandbox, self.now())).collect();
         found.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
         Ok(found)
     }
@@ -281,9 +278,20 @@ impl Task {
         }
         let ahead = self.endpoint.ahead(now);
         let _sending = self.sending()?;
-        let until = self.endpoint.note(self.endpoint.client.renew(id, shifted(wanted, ahead)).await)?;
-        facts.lives_until = Some(shifted(until, -ahead));
-        Ok(())
+        match self.endpoint.note(self.endpoint.client.renew(id, shifted(wanted, ahead)).await) {
+            Ok(until) => {
+                facts.lives_until = Some(shifted(until, -ahead));
+                Ok(())
+            }
+            Err(error) => {
+                if error.may_have_had_effect() {
+                    // It may live as long as it was to, and how long it does is to be asked.
+                    facts.lives_until = facts.lives_until.max(Some(wanted));
+                    facts.sandbox = None;
+                }
+                Err(error.into())
+            }
+        }
     }
 
     /// Whether the sandbox is one that still may run something.
