@@ -10,7 +10,7 @@ BUILD := cargo build --locked --workspace --bin berth --bin runtimed
 TEST := cargo test --locked --workspace
 # Its tests wait for clocks and containers far more than they compute: more of them at once than there are cores. It may take 5 minutes, held to three times that.
 SANDBOXED := $(TEST) --package berth-tests --test opensandbox
-SANDBOXED_AT_ONCE := $(SANDBOXED) --config 'target."cfg(unix)".runner=["timeout","--foreground","900"]' -- --test-threads=5
+SANDBOXED_AT_ONCE := $(SANDBOXED) --config 'target."cfg(unix)".runner=["timeout","--foreground","900"]' -- --test-threads=7
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run check fmt lint test sim apiserver opensandbox e2e bench-e2e jobs-long bench crds image chart docs controlplane cluster helm prerequisites rust

@@ -240,7 +240,7 @@ async fn what_the_server_refuses_ends_the_job_with_the_reason() -> Result<()> {
     let disrupted = world.script("refused-disrupted", POLITE, json!({})).await?;
     world.running("refused-disrupted").await?;
     let Sandbox { id, .. } = world.sandbox(&uid(&disrupted)).await?;
-    let text = "l=/tmp/.berth-$1; read p < $l; : > $l.stop; kill -TERM -$p";
+    let text = "l=/tmp/.berth-$1; read p rest < $l; : > $l.stop; kill -TERM -$p";
     server().await?.engine.run(&["exec", &format!("sandbox-{id}"), "sh", "-c", text, "sh", &uid(&disrupted)])?;
 
     proxy.strike_all("POST", "/sandboxes", Fate::TurnedAway);
