@@ -142,6 +142,7 @@ fn a_value_that_is_wrong_is_refused_and_named() -> Result<()> {
         ),
         (json!({"podLabels": {"app.kubernetes.io/name": "x"}}), "podLabels.app.kubernetes.io/name is the chart's own"),
         (json!({"serviceAccount": {"create": false}}), "serviceAccount.name is needed"),
+        (json!({"jobs": {"openSandbox": {"enabled": true}}}), "jobs.openSandbox.enabled needs jobs.enabled"),
         (json!({"configuration": {"bindWorkers": 0}}), "/configuration/bindWorkers"),
         (json!({"nodeSelector": {"a": 1}}), "/nodeSelector/a"),
         (json!({"runtimes": [{}]}), "/runtimes/0"),

@@ -173,6 +173,9 @@ pub enum Cause {
     /// In time.
     #[error("timed out")]
     TimedOut,
+    /// Nobody knows the host's name.
+    #[error("the name of the host is not known")]
+    Name,
     /// The connection.
     #[error("{0}")]
     Io(io::ErrorKind),
@@ -200,7 +203,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsent {
     /// The server failed again and again; it is left alone for a while.
-    #[error("the circuit is open")]
+    #[error("it is left alone for a while, after failures in a row")]
     CircuitOpen,
     /// As many calls as allowed are under way.
     #[error("too many calls under way")]

@@ -276,6 +276,10 @@ pub(crate) fn cause(error: &reqwest::Error) -> Cause {
         if let Some(error) = error.downcast_ref::<rustls::Error>() {
             return Cause::Tls(tls_trouble(error));
         }
+        // The resolver's errors have no type of their own in hyper-util.
+        if error.to_string().starts_with("dns error") {
+            return Cause::Name;
+        }
         source = match error.downcast_ref::<io::Error>() {
             None => error.source(),
             Some(error) => {

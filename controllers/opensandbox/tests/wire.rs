@@ -88,6 +88,9 @@ async fn what_is_certain_after_a_fault_depends_on_whether_it_was_sent() {
     drop(closed);
     let error = client_of(nobody, &settings()).create(&sandbox()).await.unwrap_err();
     assert!(matches!(error.failure, Failure::NotSent(Unsent::Connect(_))), "{error}");
+    let unknown = ServerUrl::parse("http://no-such-host.invalid/v1").unwrap();
+    let error = Client::new(unknown, Arc::new(SecretString::from("k")), &settings()).unwrap().create(&sandbox()).await.unwrap_err();
+    assert_eq!(error.to_string(), "create: not sent: no connection: the name of the host is not known");
     assert_eq!(error.certainty(), Certainty::Retryable);
 
     let ok_but_cut = b"HTTP/1.1 202 Accepted\r\ncontent-length: 500\r\n\r\n{\"id\":";

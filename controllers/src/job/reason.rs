@@ -191,6 +191,8 @@ reasons! {
         Reachable,
         /// It doesn't.
         Unreachable,
+        /// The parameters say what can't be used, as certificates that are none.
+        InvalidParameters,
         /// It refuses the controller's credentials.
         Unauthorized,
         /// The parameters name a Secret that is none of this installation's API keys.

@@ -7,11 +7,11 @@ use anyhow::{Context as _, bail};
 use berth_api::conditions;
 use berth_controllers::job::api::Job;
 use berth_controllers::job::api::names::condition::{ACCEPTED, BACKEND_OBSERVED, PROGRESSING, SCHEDULED, STOP_REQUESTED, SUCCEEDED};
-use berth_controllers::job::api::names::{ANNOTATION_CONFIRM_LOST, ANNOTATION_CONFIRMED_BY};
+use berth_controllers::job::api::names::{ANNOTATION_CONFIRM_LOST, ANNOTATION_CONFIRMED_BY, CONTROLLER_OPENSANDBOX};
 use berth_controllers::job::api::resources::ResourceRequirements;
 use berth_controllers::job::api::status::{Execution, JobResult};
 use berth_controllers::job::machine::State;
-use berth_controllers::job::reason::{NotAccepted, NotScheduled, Unfinished};
+use berth_controllers::job::reason::{NotAccepted, NotScheduled, Unfinished, Unobserved};
 use berth_runtime::apiclient::{CallError, Limits};
 use clap::Args;
 use jiff::Timestamp;
@@ -168,7 +168,7 @@ fn later(time: Timestamp, seconds: u64) -> Option<Timestamp> {
 
 /// What somebody can do about it. That nothing certain is known goes before the state: what is being cancelled may be on a lost node too.
 fn advice(job: &Job, state: State) -> Option<String> {
-    let reason = |kind: &str| Some(conditions::find(&job.status.as_ref()?.conditions, kind)?.reason.as_str());
+    let reason = |kind: &str| condition_reason(job, kind);
     let text = match (state, reason(SUCCEEDED).and_then(Unfinished::parse)) {
         (_, Some(Unfinished::ResultUnknown)) => return Some(lost(job, state)),
         (State::Resolving, _) => match reason(ACCEPTED) {
@@ -177,16 +177,30 @@ fn advice(job: &Job, state: State) -> Option<String> {
                 "if it stays so: is Berth up, with jobs.enabled, and is the JobClass one of its own (kubectl get jobclasses -o wide)? Those of other controllers are theirs"
             }
         },
-        (State::Scheduling, _) => not_scheduled(NotScheduled::parse(reason(SCHEDULED)?)?)?,
+        (State::Scheduling, _) => not_scheduled(NotScheduled::parse(reason(SCHEDULED)?)?, is_sandboxed(job))?,
         (State::Starting, Some(waits)) => not_started(waits)?,
+        (State::Deleting, _) if is_sandboxed(job) => {
+            "it goes when its OpenSandbox server says that its sandbox is gone; if that server never comes back, see the runbook of docs/opensandbox.md"
+        }
         (State::Deleting, _) => "it goes when its execution has verifiably stopped; if its node never comes back, see docs/jobs.md, \"Forced clean-up\"",
         _ => return None,
     };
     Some(text.to_owned())
 }
 
+/// Whether an OpenSandbox server carries it.
+pub fn is_sandboxed(job: &Job) -> bool {
+    job.status.as_ref().and_then(|status| status.resolved_job_class.as_ref()).is_some_and(|class| class.controller_name == CONTROLLER_OPENSANDBOX)
+}
+
 fn not_accepted(reason: NotAccepted) -> &'static str {
     match reason {
+        NotAccepted::SecretNotFound | NotAccepted::SecretKeyNotFound | NotAccepted::ConfigMapNotFound | NotAccepted::ConfigMapKeyNotFound => {
+            "create what the message names; it is looked for again, less and less often, at least every 2 minutes"
+        }
+        NotAccepted::SecretDeliveryNotAllowed => {
+            "the class must have secretDelivery: ControllerResolved, and the chart this namespace in jobs.openSandbox.referenceNamespaces; it is judged again then"
+        }
         NotAccepted::NoDefaultClass => {
             "annotate the Namespace with execution.ayatori.ddupan.top/default-job-class, or create the Job anew with spec.jobClassName"
         }
@@ -200,9 +214,15 @@ fn not_accepted(reason: NotAccepted) -> &'static str {
     }
 }
 
-fn not_scheduled(reason: NotScheduled) -> Option<&'static str> {
+fn not_scheduled(reason: NotScheduled, is_sandboxed: bool) -> Option<&'static str> {
     Some(match reason {
         NotScheduled::Pending => return None,
+        NotScheduled::BackendRefuses if is_sandboxed => {
+            "see to what the message names: image, registry, quota of the OpenSandbox server; it is tried again until the parameters' createWindow is over"
+        }
+        NotScheduled::BackendUnavailable if is_sandboxed => {
+            "see to the OpenSandbox server or its key: kubectl describe jobclass tells by BackendReady. It is tried again for as long as the server can't be asked; creates that come to nothing are counted (maxCreateAttempts)"
+        }
         NotScheduled::BackendRefuses => {
             "see to the quota, policy or right that the message names (kubectl describe quota); it is tried again until the class's grace is over"
         }
@@ -224,6 +244,10 @@ fn not_started(reason: Unfinished) -> Option<&'static str> {
     })
 }
 
+fn condition_reason<'a>(job: &'a Job, kind: &str) -> Option<&'a str> {
+    Some(conditions::find(&job.status.as_ref()?.conditions, kind)?.reason.as_str())
+}
+
 /// Of a Job of which nothing certain is known.
 fn lost(job: &Job, state: State) -> String {
     let (namespace, name) = (job.namespace().unwrap_or_default(), job.name_any());
@@ -237,8 +261,15 @@ fn lost(job: &Job, state: State) -> String {
     }
     let force =
         if state == State::Deleting { " Deleted as it is, it then stays until somebody forces its clean-up (docs/jobs.md, \"Forced clean-up\")." } else { "" };
+    let what = match (is_sandboxed(job), condition_reason(job, BACKEND_OBSERVED).and_then(Unobserved::parse)) {
+        (true, Some(Unobserved::BackendPaused)) => "its sandbox is paused: resume it, or cancel the Job, and the sandbox is removed.",
+        (true, _) => {
+            "its sandbox can't be asked, as the message says. It goes on by itself when it answers again; cancelled, it ends once the server has removed its sandbox."
+        }
+        (false, _) => "its node or its Pod can't be asked. It goes on by itself when it answers again.",
+    };
     format!(
-        "its node or its Pod can't be asked. It goes on by itself when it answers again.{force} If it never will, an administrator can confirm the loss; \
+        "{what}{force} If it never will, an administrator can confirm the loss; \
          that counts once BackendObserved has been False for the class's minLossConfirmationAge, 15m by default (docs/jobs.md, \"When a backend is lost\"): kubectl annotate ajob {name} -n {namespace} {ANNOTATION_CONFIRM_LOST}={}",
         job.uid().unwrap_or_default()
     )
@@ -347,6 +378,8 @@ mod tests {
             ("JobClassNotFound", "create that JobClass"),
             ("TTLTooLong", "may be changed"),
             ("ResourcesOutOfRange", "anew"),
+            ("SecretKeyNotFound", "create what the message names"),
+            ("SecretDeliveryNotAllowed", "referenceNamespaces"),
         ] {
             let status = json!({"conditions": [condition("Accepted", "False", reason, 1), condition("Succeeded", "Unknown", "Pending", 1)]});
             assert!(advice(status).contains(words), "{reason}");
@@ -364,6 +397,19 @@ mod tests {
             assert!(advice(scheduling(reason)).contains(words), "{reason}");
         }
         assert_eq!(advice(scheduling("Pending")), "");
+        let sandboxed = |mut status: Value| {
+            status["resolvedJobClass"] = json!({"name": "sandbox", "uid": "c", "controllerName": CONTROLLER_OPENSANDBOX});
+            advice(status)
+        };
+        for (reason, words) in [("BackendRefuses", "createWindow"), ("BackendUnavailable", "describe jobclass"), ("ParametersGone", "anew")] {
+            assert!(sandboxed(scheduling(reason)).contains(words), "{reason}");
+        }
+        for (reason, words) in [("BackendPaused", "resume it, or cancel"), ("BackendUnreachable", "once the server has removed its sandbox")] {
+            let mut unknown = running();
+            unknown["conditions"][2] = condition("Succeeded", "Unknown", "ResultUnknown", 9);
+            unknown["conditions"].as_array_mut().unwrap().push(condition("BackendObserved", "False", reason, 9));
+            assert!(sandboxed(unknown.clone()).contains(words) && advice(unknown).contains("its node or its Pod"), "{reason}");
+        }
         let untouched = told(Value::Null, json!({}));
         assert!(text(&untouched).contains("No controller has looked at it yet.\nWhat to do: if it stays so: is Berth up"), "{}", text(&untouched));
     }

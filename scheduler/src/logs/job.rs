@@ -15,7 +15,7 @@ use kube::api::{ListParams, LogParams};
 use kube::{Api, Client, ResourceExt};
 
 use crate::cli::EXIT_OK;
-use crate::explain::job::read;
+use crate::explain::job::{is_sandboxed, read};
 use crate::explain::place::PlaceArgs;
 use crate::printable::one_line;
 
@@ -61,6 +61,12 @@ async fn print(args: &JobArgs, out: &mut dyn Write, err: &mut dyn Write) -> anyh
     let mut told = String::new();
     loop {
         let job = read(&jobs, &namespace, &name).await?;
+        if is_sandboxed(&job) {
+            bail!(
+                "Job {namespace}/{name} has no logs: OpenSandbox keeps a process's output in its sandbox, which goes when the process ends ({})",
+                state(&job)
+            );
+        }
         let has_ended = job.status.as_ref().is_some_and(|status| status.completion_time.is_some());
         match pod_of(&client, &namespace, &job).await? {
             Some(pod) => {

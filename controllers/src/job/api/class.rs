@@ -23,6 +23,7 @@ use super::resources::{Amounts, ResourceRequirements};
     printcolumn = r#"{"name":"Controller","type":"string","jsonPath":".spec.controllerName"}"#,
     printcolumn = r#"{"name":"Accepted","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Accepted\")].reason"}"#,
+    printcolumn = r#"{"name":"Backend","type":"string","jsonPath":".status.conditions[?(@.type==\"BackendReady\")].reason"}"#,
     printcolumn = r#"{"name":"Description","type":"string","jsonPath":".spec.description","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]

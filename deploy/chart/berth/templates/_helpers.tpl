@@ -104,6 +104,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail (printf "podLabels.%s is the chart's own" $label) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.jobs.openSandbox.enabled (not .Values.jobs.enabled) -}}
+{{- fail "jobs.openSandbox.enabled needs jobs.enabled" -}}
+{{- end -}}
 {{- if and (not .Values.serviceAccount.create) (eq .Values.serviceAccount.name "") .Values.rbac.create -}}
 {{- fail "serviceAccount.name is needed where serviceAccount.create is false: rights are not given to the account `default`" -}}
 {{- end -}}

@@ -129,7 +129,7 @@ impl Task {
             return;
         }
         facts.refusals += 1;
-        facts.attempt = Some(refused(error, window));
+        facts.attempt = Some(refused(error, self.endpoint.words(error), &self.spec.task.image, window));
         // What the server refuses for now is asked again until the class's patience is over, however often that is.
         // What was not sent has not been counted.
         let was_sent = !matches!(error.failure, CallFailure::NotSent(_));
@@ -200,7 +200,11 @@ impl Task {
         }
         facts.sandbox = None;
         facts.known = super::page::Recorded::default();
-        let message = format!("a sandbox was made, and its execd does not answer: {error}");
+        let message = if matches!(state, Some(State::Terminated | State::Failed)) {
+            "a sandbox was made, and it ended before its execd answered, as one does whose image has no shell".to_owned()
+        } else {
+            format!("a sandbox was made, and its execd does not answer: {error}")
+        };
         let give_up = Some(GiveUp { failure: Failure::StartFailed, after: self.endpoint.spans.create_window });
         facts.attempt = Some(Attempt::Later { reason: NotScheduled::BackendUnavailable, message, give_up });
         facts.due = Some(after(self.now(), Duration::from_secs(retry(facts.creates))));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use berth_api::duration;
-use berth_opensandbox::{Access, CallObserver, Client, Error, Sandbox, ServerUrl, Settings, Timeouts};
+use berth_opensandbox::{Access, CallObserver, Client, Error, Failure, Sandbox, ServerUrl, Settings, Timeouts, Unsent};
 use berth_runtime::lock;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::Tools;
 use super::own_secrets::{NoApiKey, api_key};
 use super::page::{retry, timed};
+use super::verdict::words;
 use crate::job::api::opensandbox::{ExecdAccess, ExecutionMode, OpenSandboxExecutionParametersSpec};
 use crate::job::reason::Readiness;
 
@@ -57,6 +58,8 @@ pub struct Endpoint {
     key_refused: AtomicU32,
     /// Why it could not be read last.
     key_trouble: Mutex<Option<NoApiKey>>,
+    /// Why the last call failed that was made.
+    last_trouble: Mutex<Option<String>>,
     /// Which key is in use, by [`KEYS`]: what is asked while one takes the other's place is of neither.
     generation: AtomicU64,
     /// Workers that wait for an answer of this server.
@@ -92,6 +95,7 @@ impl Endpoint {
             key_read: AsyncMutex::new(None),
             key_refused: AtomicU32::new(0),
             key_trouble: Mutex::default(),
+            last_trouble: Mutex::default(),
             generation: AtomicU64::new(0),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
             readiness: Mutex::default(),
@@ -162,6 +166,15 @@ impl Endpoint {
         }
     }
 
+    /// An error in words: why there is no key, and why a server is left alone.
+    pub fn words(&self, error: &Error) -> String {
+        if error.is_unauthorized() {
+            return self.unauthorized().1;
+        }
+        let last = lock(&self.last_trouble).clone().filter(|_| error.failure == Failure::NotSent(Unsent::CircuitOpen));
+        last.unwrap_or_else(|| words(error))
+    }
+
     /// Which key is in use. A call that was begun and judged in the same one had that key.
     pub fn key_generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst)
@@ -187,7 +200,8 @@ impl Endpoint {
                 let _ = self.key_refused.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             Ok(_) => self.key_refused.store(0, Ordering::Relaxed),
-            Err(_) => {}
+            Err(error) if matches!(error.failure, Failure::NotSent(Unsent::CircuitOpen | Unsent::Busy)) => {}
+            Err(error) => *lock(&self.last_trouble) = Some(words(error)),
         }
         result
     }

@@ -141,7 +141,7 @@ impl Task {
             }
             Err(error) => error,
         };
-        match posted(&error, self.endpoint.spans.create_window) {
+        match posted(&error, self.endpoint.words(&error), &self.spec.task.image, self.endpoint.spans.create_window) {
             Posted::Never(failure, message) => {
                 facts.refused = Some((failure, message));
                 self.never_posted(facts, "");

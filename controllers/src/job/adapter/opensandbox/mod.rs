@@ -35,7 +35,7 @@ use std::time::Duration;
 use berth_runtime::apiclient::CallError;
 use berth_runtime::informer::Informer;
 use berth_runtime::lease::Fence;
-use berth_runtime::{ObjectKey, ServerTime, lock};
+use berth_runtime::{ObjectKey, ServerTime};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
@@ -50,7 +50,7 @@ use crate::job::controller::SeenJob;
 use crate::job::machine::{Attempt, Execution, after};
 use crate::job::measure::JobObserver;
 use crate::job::reason::{NotAccepted, NotScheduled, Readiness, Unobserved};
-use crate::job::resolve::Admission;
+use crate::job::resolve::{Admission, KIND_OPENSANDBOX};
 use endpoint::Endpoint;
 use own_secrets::Installation;
 pub use own_secrets::{OwnSecrets, SecretName};
@@ -209,10 +209,13 @@ impl Adapter for OpenSandbox {
     }
 
     fn readiness(&self, class: &crate::job::api::JobClass) -> Option<(Readiness, String)> {
+        let reference = class.spec.parameters_ref.as_ref().filter(|reference| reference.kind == KIND_OPENSANDBOX)?;
+        let parameters = self.shared.tools.parameters.get(&ObjectKey::new("", reference.name.as_str()))?;
         // By UID: one that was deleted and made again is another.
-        let name = class.spec.parameters_ref.as_ref()?.name.as_str();
-        let parameters = self.shared.tools.parameters.get(&ObjectKey::new("", name))?;
-        lock(&self.shared.endpoints).get(&*parameters.uid)?.readiness()
+        match self.shared.endpoint(&parameters.uid, &reference.name, &Arc::new(parameters.object.spec.clone())) {
+            Ok(endpoint) => endpoint.readiness(),
+            Err(why) => Some((Readiness::InvalidParameters, format!("{KIND_OPENSANDBOX} {}: {why}", reference.name))),
+        }
     }
 
     fn ensure<'a>(&'a self, job: Target<'a>, admission: Option<&'a Admission>) -> BoxFuture<'a, Result<Option<Attempt>, OperationError>> {

@@ -75,7 +75,7 @@ pub async fn environment(client: &Client, namespace: &str, env: &[EnvVar]) -> Re
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(new) => new.insert(data_of(client, namespace, kind, &reference.name).await?),
                 };
-                of_key(kind, reference, data.as_ref())?
+                of_key(kind, reference, data.as_ref()).map_err(|missing| missing.of(name, namespace))?
             }
         };
         resolved.extend(value.map(|value| (name.clone(), value)));
@@ -103,6 +103,16 @@ async fn data_of(client: &Client, namespace: &str, kind: Kind, name: &str) -> Re
         }
         error => error.into(),
     })
+}
+
+impl Unresolved {
+    /// What is missing for a variable of a Job in that namespace.
+    fn of(self, variable: &str, namespace: &str) -> Self {
+        match self {
+            Self::Missing((reason, message)) => Self::Missing((reason, format!("task.env[{variable}], namespace {namespace}: {message}"))),
+            call => call,
+        }
+    }
 }
 
 fn of_key(kind: Kind, reference: &KeyReference, data: Option<&BTreeMap<String, Vec<u8>>>) -> Result<Option<SecretString>, Unresolved> {
@@ -138,10 +148,13 @@ pub async fn image_auth(client: &Client, namespace: &str, task: &TaskSpec) -> Re
             found => found?,
         };
         let Some(secret) = found else {
-            return refused(Failure::ImagePullSecretUnavailable, format!("Secret {} for the registry does not exist", reference.name));
+            return refused(Failure::ImagePullSecretUnavailable, format!("task.imagePullSecrets: Secret {namespace}/{} does not exist", reference.name));
         };
         let Some(config) = secret.data.and_then(|mut data| data.remove(DOCKER_CONFIG)) else {
-            return refused(Failure::ImagePullSecretUnavailable, format!("Secret {} has no key {DOCKER_CONFIG}", reference.name));
+            return refused(
+                Failure::ImagePullSecretUnavailable,
+                format!("task.imagePullSecrets: Secret {namespace}/{} has no key {DOCKER_CONFIG}", reference.name),
+            );
         };
         configs.push(SecretSlice::from(config.0));
     }
@@ -150,8 +163,8 @@ pub async fn image_auth(client: &Client, namespace: &str, task: &TaskSpec) -> Re
         Err(registry::NoCredentials::InvalidImage) => refused(Failure::InvalidImageName, format!("{} is no name of an image", task.image)),
         Err(registry::NoCredentials::Unreadable(number)) => {
             let name = task.image_pull_secrets.get(number).map_or("", |reference| reference.name.as_str());
-            refused(Failure::ImagePullSecretUnavailable, format!("Secret {name}: {DOCKER_CONFIG} can't be read"))
+            refused(Failure::ImagePullSecretUnavailable, format!("task.imagePullSecrets: Secret {namespace}/{name}: {DOCKER_CONFIG} can't be read"))
         }
-        Err(error) => refused(Failure::ImagePullSecretUnavailable, format!("task.imagePullSecrets: {error}")),
+        Err(error) => refused(Failure::ImagePullSecretUnavailable, format!("task.imagePullSecrets: {error} ({})", task.image)),
     }
 }

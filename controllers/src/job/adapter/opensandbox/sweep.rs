@@ -145,7 +145,7 @@ async fn probe(shared: &Arc<Shared>, endpoint: &Arc<Endpoint>) -> bool {
         (_, Ok(_)) => (Readiness::Reachable, "the server answers".to_owned()),
         (_, Err(error)) if error.is_sandbox_not_found() => (Readiness::Reachable, "the server answers".to_owned()),
         (_, Err(error)) if error.is_unauthorized() => endpoint.unauthorized(),
-        (_, Err(error)) => (Readiness::Unreachable, super::verdict::words(&error)),
+        (_, Err(error)) => (Readiness::Unreachable, format!("{}: {}", endpoint.spec.endpoint, endpoint.words(&error))),
     };
     if endpoint.set_readiness(readiness, &message) {
         (shared.wake.parameters)(endpoint.name.clone());

@@ -15,7 +15,7 @@ use super::endpoint::Endpoint;
 use super::names::{FENCE_FOLDER, of_job};
 use super::own_secrets::NoInstallation;
 use super::page::{Errand, Facts, Recorded, shifted};
-use super::verdict::{Missing, missing, told, words};
+use super::verdict::{Missing, missing, told};
 use crate::job::api::names::ADAPTER_OPENSANDBOX;
 use crate::job::api::resources::ResourceRequirements;
 use crate::job::api::spec::JobSpec;
@@ -140,7 +140,7 @@ impl Task {
             Err(Trouble::NotLeader(_)) => return,
             Err(Trouble::Server(error)) => {
                 self.tell_lost(&error);
-                words(&error)
+                self.endpoint.words(&error)
             }
             Err(Trouble::Call(error)) => said_by_api_server(&error).to_owned(),
             Err(Trouble::Installation(error)) => error.to_string(),

@@ -102,21 +102,21 @@ pub fn of_entrypoint(sandbox: &Sandbox, now: Timestamp) -> Execution {
     }
 }
 
-/// What a create that was answered by an error means; `window` is how long what may pass is waited out. An ambiguous one is not asked here.
-pub fn refused(error: &Error, window: Duration) -> Attempt {
+/// What a create of a sandbox of `image` that was answered by an error, `text` in words, means; `window` is how long what may pass is waited out. An
+/// ambiguous one is not asked here.
+pub fn refused(error: &Error, text: String, image: &str, window: Duration) -> Attempt {
     let later = |reason, message: String, failure: Option<Failure>| Attempt::Later {
         reason,
         message,
         give_up: failure.map(|failure| GiveUp { failure, after: window }),
     };
-    let text = words(error);
     match (&error.failure, error.code()) {
-        _ if error.is_unauthorized() => later(NotScheduled::BackendUnavailable, "the server does not take the API key".to_owned(), None),
+        _ if error.is_unauthorized() => later(NotScheduled::BackendUnavailable, text, None),
         (CallFailure::NotSent(Unsent::Request(_)), _) => Attempt::Refused { failure: Failure::BackendRejected, message: text },
         (CallFailure::NotSent(_) | CallFailure::NoAnswer(_), _) => later(NotScheduled::BackendUnavailable, text, None),
         (_, Some(Code::ImagePullFailed)) => later(
             NotScheduled::BackendRefuses,
-            "the server can't pull the image: it is missing, or refused, or the registry is".to_owned(),
+            format!("the server can't pull {image}: it is missing, it is not for this platform, its registry refuses it, or the registry can't be reached"),
             Some(Failure::ImagePullFailed),
         ),
         _ if is_told(error) => {
@@ -150,14 +150,14 @@ pub enum Posted {
     Lost,
 }
 
-/// See [`Posted`]; `window` is how long what may pass is waited out.
-pub fn posted(error: &Error, window: Duration) -> Posted {
+/// See [`Posted`] and [`refused`].
+pub fn posted(error: &Error, text: String, image: &str, window: Duration) -> Posted {
     // A 5xx that is not in the server's words is of something in front of it, which may have passed the create on.
     let is_strange = error.refusal().is_some_and(|refusal| refusal.status >= 500 && matches!(refusal.code, Code::Plain | Code::Route | Code::Other));
     if is_strange || error.certainty() == Certainty::Ambiguous && !is_told(error) {
         return Posted::Lost;
     }
-    match refused(error, window) {
+    match refused(error, text, image, window) {
         Attempt::Refused { failure, message } => Posted::Never(failure, message),
         Attempt::Later { message, give_up: Some(GiveUp { failure, .. }), .. } if is_told(error) => Posted::Broken(failure, message),
         Attempt::Later { message, give_up, .. } => {
@@ -314,7 +314,7 @@ mod tests {
             (refusal(500, Code::Other), ("Lost".to_owned(), false)),
             (Error { operation: Operation::Create, failure: CallFailure::NoAnswer(berth_opensandbox::Cause::TimedOut) }, ("Lost".to_owned(), false)),
         ] {
-            let told = match posted(&error, window) {
+            let told = match posted(&error, words(&error), "i", window) {
                 Posted::Never(failure, _) => (format!("Never {failure:?}"), false),
                 Posted::Broken(failure, _) => (format!("Broken {failure:?}"), false),
                 Posted::Lost => ("Lost".to_owned(), false),
@@ -376,7 +376,7 @@ mod tests {
     fn an_answer_to_a_create_is_for_good_or_may_pass() {
         let refusal = |status, code| Error { operation: Operation::Create, failure: CallFailure::Refused(Refusal { status, code, retry_after: None }) };
         let window = Duration::from_secs(300);
-        let given_up = |error: &Error| match refused(error, window) {
+        let given_up = |error: &Error| match refused(error, words(error), "i", window) {
             Attempt::Refused { failure, .. } => (Some(failure), true),
             Attempt::Later { give_up, .. } => (give_up.map(|give_up| give_up.failure), false),
             Attempt::Ambiguous { .. } => (None, false),
