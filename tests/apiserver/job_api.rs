@@ -73,11 +73,12 @@ async fn jobs_are_served_with_their_names_columns_and_selectors() -> Result<()> 
     assert_eq!(rows[1][..5], [json!("b"), Value::Null, json!("Unknown"), json!("Pending"), Value::Null]);
 
     let class = json!({"spec": {"controllerName": "example.com/x"}, "status": {"conditions": [{"type": "Accepted", "status": "False",
-        "reason": "Unsupported", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"}]}});
+        "reason": "Unsupported", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+        {"type": "BackendReady", "status": "False", "reason": "Unreachable", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"}]}});
     server.create_whole(JOB_CLASS, "served", &class).await?;
     let (columns, rows) = table(format!("/apis/{}/jobclasses?fieldSelector=metadata.name=served", JOB.api_version)).await?;
-    assert_eq!(columns, ["Name", "Controller", "Accepted", "Reason", "Description", "Age"]);
-    assert_eq!(rows[0][..4], [json!("served"), json!("example.com/x"), json!("False"), json!("Unsupported")]);
+    assert_eq!(columns, ["Name", "Controller", "Accepted", "Reason", "Backend", "Description", "Age"]);
+    assert_eq!(rows[0][..5], [json!("served"), json!("example.com/x"), json!("False"), json!("Unsupported"), json!("Unreachable")]);
 
     // A Job without a name of its own gets one.
     let body = merge(&job_rows::job(json!({})), &json!({"apiVersion": JOB.api_version, "kind": "Job", "metadata": {"generateName": "hello-"}}));
