@@ -15,7 +15,8 @@ if [ ! -e "$folder/complete" ]; then
     echo "opensandbox: installing server and SDK from PyPI into $folder" >&2
     rm -rf "$folder"
     "$python" -m venv "$folder" >&2 || { echo "opensandbox: no venv. Fix: apt-get install python3-venv" >&2; exit 1; }
-    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --requirement "$here/requirements.txt" >&2
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps --requirement "$here/requirements.txt" >&2 ||
+      { echo "opensandbox: not installed (see above). Fix: let this machine reach PyPI, or name a mirror in PIP_INDEX_URL" >&2; exit 1; }
     touch "$folder/complete"
   fi
 fi
