@@ -23,6 +23,11 @@ pub struct Group {
 }
 
 impl Group {
+    /// What an adapter does beside any class.
+    pub fn of_adapter(adapter: &'static str) -> Self {
+        Self { class: String::new(), adapter }
+    }
+
     /// The group of a Job with this status.
     pub fn of(status: Option<&JobStatus>) -> Self {
         let Some(class) = status.and_then(|status| status.resolved_job_class.as_ref()) else { return Self::default() };

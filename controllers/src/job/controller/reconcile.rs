@@ -206,7 +206,7 @@ impl Controller {
             tracing::info!(uid, "removing what is left of a Job that is gone");
             let gone = Target { key, uid: &uid, created: Timestamp::UNIX_EPOCH, spec: &JobSpec::default(), recorded: &[], ended: true, term };
             adapter.delete(gone, Extent::Orphaned).await?;
-            self.context.steps.stepped(&Group { class: String::new(), adapter: adapter.name() }, &Step::Swept);
+            self.context.steps.stepped(&Group::of_adapter(adapter.name()), &Step::Swept);
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ impl Kubernetes {
         for pod in known.strays(recorded_pod(job)) {
             self.delete_pod(job, Operation::Delete, pod).await?;
             if pod.object.deletion.is_none() {
-                self.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_KUBERNETES }, &Step::DoubleRemoved);
+                self.tools.steps.stepped(&Group::of_adapter(ADAPTER_KUBERNETES), &Step::DoubleRemoved);
             }
             self.let_go(job, pod).await?;
         }

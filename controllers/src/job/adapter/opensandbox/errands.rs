@@ -51,7 +51,11 @@ impl Shared {
                 None => return Ok(None),
             },
         };
-        Ok(Some(Task {
+        Ok(Some(self.task_on(endpoint, job, resources)))
+    }
+
+    fn task_on(self: &Arc<Self>, endpoint: Arc<Endpoint>, job: Target<'_>, resources: ResourceRequirements) -> Task {
+        Task {
             shared: self.clone(),
             key: job.key.clone(),
             uid: Arc::from(job.uid),
@@ -63,33 +67,23 @@ impl Shared {
             term: job.term,
             endpoint,
             resources,
-        }))
+        }
     }
 
+    /// What is to be done about a Job that is gone.
     pub(super) fn orphan(self: &Arc<Self>, job: Target<'_>, endpoint: Arc<Endpoint>) -> Task {
-        Task {
-            shared: self.clone(),
-            key: job.key.clone(),
-            uid: Arc::from(job.uid),
-            created: job.created,
-            spec: Arc::default(),
-            recorded: Recorded::default(),
-            ended: true,
-            inherited: true,
-            term: job.term,
-            endpoint,
-            resources: ResourceRequirements::default(),
-        }
+        let task = self.task_on(endpoint, job, ResourceRequirements::default());
+        Task { spec: Arc::default(), recorded: Recorded::default(), ended: true, inherited: true, ..task }
     }
 
     /// The server of those parameters; made anew when what may be changed of them has.
-    pub(super) fn endpoint(&self, uid: &str, name: &str, spec: &Arc<OpenSandboxExecutionParametersSpec>) -> Result<Arc<Endpoint>, String> {
+    pub(super) fn endpoint(&self, uid: &str, name: &str, spec: &OpenSandboxExecutionParametersSpec) -> Result<Arc<Endpoint>, String> {
         let mut endpoints = lock(&self.endpoints);
-        if let Some(endpoint) = endpoints.get(uid).filter(|endpoint| endpoint.spec == *spec) {
+        if let Some(endpoint) = endpoints.get(uid).filter(|endpoint| *endpoint.spec == *spec) {
             return Ok(endpoint.clone());
         }
         let calls = Arc::new(Calls(self.tools.steps.clone()));
-        let endpoint = Arc::new(Endpoint::new(Arc::from(name), spec.clone(), calls)?);
+        let endpoint = Arc::new(Endpoint::new(Arc::from(name), Arc::new(spec.clone()), calls)?);
         endpoints.insert(uid.to_owned(), endpoint.clone());
         Ok(endpoint)
     }
@@ -116,7 +110,10 @@ impl Shared {
     pub(super) fn spawn(self: &Arc<Self>, task: Task, errand: Errand) {
         let begun = self.book.change(&task.key, &task.uid, task.term, |page| {
             page.endpoint = task.endpoint.clone();
-            if page.busy.is_some() { None } else { page.busy.replace(errand).is_none().then(|| page.facts.clone()) }
+            page.busy.is_none().then(|| {
+                page.busy = Some(errand);
+                page.facts.clone()
+            })
         });
         let Some(facts) = begun.flatten() else { return };
         let span = tracing::info_span!("errand", kind = ?errand, object = %task.key);

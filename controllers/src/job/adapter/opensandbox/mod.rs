@@ -44,8 +44,8 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::{Adapter, Extent, Freshness, OperationError, Seen, Target};
-use crate::job::api::OpenSandboxExecutionParameters;
 use crate::job::api::names::{ADAPTER_OPENSANDBOX, CONTROLLER_OPENSANDBOX};
+use crate::job::api::{JobClass, OpenSandboxExecutionParameters};
 use crate::job::controller::SeenJob;
 use crate::job::machine::{Attempt, Execution, after};
 use crate::job::measure::JobObserver;
@@ -208,11 +208,11 @@ impl Adapter for OpenSandbox {
         .boxed()
     }
 
-    fn readiness(&self, class: &crate::job::api::JobClass) -> Option<(Readiness, String)> {
+    fn readiness(&self, class: &JobClass) -> Option<(Readiness, String)> {
         let reference = class.spec.parameters_ref.as_ref().filter(|reference| reference.kind == KIND_OPENSANDBOX)?;
         let parameters = self.shared.tools.parameters.get(&ObjectKey::new("", reference.name.as_str()))?;
         // By UID: one that was deleted and made again is another.
-        match self.shared.endpoint(&parameters.uid, &reference.name, &Arc::new(parameters.object.spec.clone())) {
+        match self.shared.endpoint(&parameters.uid, &reference.name, &parameters.object.spec) {
             Ok(endpoint) => endpoint.readiness(),
             Err(why) => Some((Readiness::InvalidParameters, format!("{KIND_OPENSANDBOX} {}: {why}", reference.name))),
         }

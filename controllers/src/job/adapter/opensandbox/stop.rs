@@ -138,7 +138,7 @@ impl Task {
         for id in all {
             self.remove(&id, facts).await?;
             if self.recorded.sandbox.as_ref().is_some_and(|own| *own != id) {
-                self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_OPENSANDBOX }, &Step::DoubleRemoved);
+                self.shared.tools.steps.stepped(&Group::of_adapter(ADAPTER_OPENSANDBOX), &Step::DoubleRemoved);
             }
         }
         if let (Some(why), Some(id)) = (facts.remains, &self.recorded.sandbox) {

@@ -45,8 +45,7 @@ pub async fn run(shared: Arc<Shared>, stop: CancellationToken) {
         let all = shared.tools.parameters.list();
         let listed: HashSet<String> = all.iter().map(|parameters| parameters.uid.to_string()).collect();
         for parameters in all {
-            let spec = Arc::new(parameters.object.spec.clone());
-            let Ok(endpoint) = shared.endpoint(&parameters.uid, &parameters.key.name, &spec) else { continue };
+            let Ok(endpoint) = shared.endpoint(&parameters.uid, &parameters.key.name, &parameters.object.spec) else { continue };
             let before = match rounds.remove(&*parameters.uid) {
                 Some(round) if !round.is_finished() => {
                     current.insert(parameters.uid.to_string(), round);
@@ -77,10 +76,11 @@ impl Round {
         if now >= self.probe_at {
             let ready = probe(shared, &self.endpoint).await;
             self.probe_at = Instant::now() + if ready { PROBE } else { PROBE_AGAIN };
-            if ready && now >= self.sweep_at && self.sweep(shared).await {
-                self.sweep_at = Instant::now() + self.endpoint.spans.create_window;
+            if !ready {
+                return;
             }
-        } else if now >= self.sweep_at && self.sweep(shared).await {
+        }
+        if now >= self.sweep_at && self.sweep(shared).await {
             self.sweep_at = Instant::now() + self.endpoint.spans.create_window;
         }
     }

@@ -98,7 +98,7 @@ impl Task {
     /// An answer was lost that may have had its effect.
     pub fn tell_lost(&self, error: &Error) {
         if error.certainty() == Certainty::Ambiguous {
-            self.shared.tools.steps.stepped(&Group { class: String::new(), adapter: ADAPTER_OPENSANDBOX }, &Step::AnswerLost);
+            self.shared.tools.steps.stepped(&Group::of_adapter(ADAPTER_OPENSANDBOX), &Step::AnswerLost);
         }
     }
 
